@@ -30,12 +30,10 @@ class TidemarkError(Exception):
 class InvalidSpec(TidemarkError, ValueError):
     """Raised when a topology, SLA or suite file is invalid.
 
-    `key` is the dotted key that is wrong. `beside` has other keys on which the mistake depends: if one of them is wrong
-    itself, this may be no mistake.
+    `key` is the dotted key that is wrong.
     """
 
     key = ""
-    beside: tuple[str, ...] = ()
 
     @classmethod
     def at(cls, file: str, key: str, problem: str, remedy: str) -> InvalidSpec:

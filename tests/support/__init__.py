@@ -65,7 +65,7 @@
 | `stored_facts` | facts of a simulated life as drivers store them: counted in rows, and read back |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
-| `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |
+| `schemas` | `validator`: by the JSON Schema of a kind of file |
 | `views` | `table_or_view`: the rows of a table, or of a view over tables |
 | `sql_scripts` | `statements_of`: the statements of a script of SQL |
 | `sla_rows` | `row_of_page`: the text of an SLA on the page that Airflow shows |

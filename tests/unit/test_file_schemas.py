@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from support.command_line import tidemark
-from support.schemas import is_declared, validator
-from tidemark.cli.outside.file_schemas import schema_of
-from tidemark.model import topology
-from tidemark.model.settings.declared_tables import TableForm
-from tidemark.model.settings.toml_keys import observed
-from tidemark.model.settings.value_types import LENGTH_ABOVE_0
+from support.schemas import validator
+from tidemark.cli.outside.file_schemas import FORMS, schema_of
+from tidemark.model.project.connections import CLUSTER
+from tidemark.model.project.registries import FORM
+from tidemark.model.settings.declared_tables import Key, TableForm
+from tidemark.model.settings.value_types import LENGTH_ABOVE_0, UnfitValue
 from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.model.slas.channel_kinds import VALID_FOR
 from tidemark.model.toml_operators import operator_form
@@ -36,13 +36,6 @@ OF_THE_REPOSITORY = [
 def test_every_file_of_the_repository_is_valid(file: str, path: Path) -> None:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     assert [error.message for error in validator(file).iter_errors(content)] == []
-
-
-def test_the_refused_files_of_the_parser_are_of_each_kind() -> None:
-    with observed() as reading, pytest.raises(ValueError, match="colour"):
-        topology.parse({"name": "x", "operators": {"a": {}}, "spark": {"colour": 1}}, file="x.toml")
-    # Missing and unknown keys are declared.
-    assert [is_declared(mistake) for mistake in reading.mistakes[:1]] == [True]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +97,17 @@ def test_schema_and_parser_agree_about_the_keys_of_every_table(
     assert bool(refused) == (len(mistakes) > len(beyond)), (table, refused, mistakes)
 
 
+@pytest.mark.parametrize("key", [*CLUSTER.keys, *FORM.keys], ids=lambda key: key.name)
+def test_schema_and_parser_agree_about_the_values_of_a_key(key: Key[Any]) -> None:
+    for value in (*WRONG, {"env": "A"}, {"env": "A", "file": "a"}, {"airflow": "a", "field": "b"}, {"env": "a b"}):
+        refused = None
+        try:
+            key.read(value)
+        except UnfitValue as unfit:
+            refused = unfit
+        assert Draft202012Validator({**key.schema}).is_valid(value) == (refused is None), (value, refused)
+
+
 def test_the_schema_of_a_declared_key_says_what_it_does() -> None:
     table = schema_of("channels")["additionalProperties"]
     while table["if"]["anyOf"][0]["properties"]["kind"]["const"] != "alertmanager":
@@ -122,5 +126,5 @@ def test_the_command_writes_a_valid_schema(tmp_path: Path) -> None:
     assert done.stdout == f"wrote {tmp_path / 'channels.schema.json'}\n"
     written = json.loads((tmp_path / "channels.schema.json").read_text(encoding="utf-8"))
     assert written == validator("channels").schema
-    for name in ("topology", "slas", "channels"):
+    for name in FORMS:
         Draft202012Validator.check_schema(validator(name).schema)

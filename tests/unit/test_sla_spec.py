@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from support.schemas import validator
-from tidemark.cli.project.docs import slas
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
@@ -435,10 +434,6 @@ def test_the_slas_of_flights_cover_every_kind_of_measure():
     assert {spec.measure for spec in found} >= {
         STALENESS, LATENCY_P99, OPERATOR_LATENCY_P50, COMPLETENESS,
     }  # fmt: skip
-
-
-def test_the_page_of_alerts_has_the_declared_keys() -> None:
-    assert (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8") == slas(), "run `tidemark docs`"
 
 
 SUBJECTS = {

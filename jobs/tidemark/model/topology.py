@@ -32,15 +32,23 @@ from tidemark.model.operator_graph import (
     with_inputs,
     without_cycles,
 )
-from tidemark.model.project.connections import DEFAULT, EXAMPLE, Clusters, read_clusters, shared_clusters
-from tidemark.model.project.registries import EXAMPLE as REGISTRY_EXAMPLE
+from tidemark.model.project.connections import (
+    DEFAULT,
+    EXAMPLE,
+    KAFKA,
+    REGISTRY,
+    REGISTRY_EXAMPLE,
+    Clusters,
+    read_clusters,
+    shared_clusters,
+)
 from tidemark.model.project.registries import Registries, read_registries, shared_registries
-from tidemark.model.project.spark_settings import DeployMode, SparkSettings, read_spark
+from tidemark.model.project.spark_settings import DeployMode, SparkSettings, spark_of
 from tidemark.model.settings.retention import Retention
-from tidemark.model.settings.toml_keys import read_toml, read_whole
+from tidemark.model.settings.toml_keys import read_toml
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
-from tidemark.model.topology_keys import KAFKA, MAX_HELD, OPERATORS, REGISTRY, SPARK
+from tidemark.model.topology_keys import MAX_HELD, OPERATORS, SPARK
 from tidemark.semantics.strategy import Strategy
 
 T = TypeVar("T")
@@ -453,14 +461,15 @@ def parse_part(
     written = topology_keys.FORM.read(file, "", content, examples={OPERATORS.name: OPERATORS.meaning})
     mistakes = [*written.mistakes]
     values = written.repaired(topology_keys.FORM)
-    spark, wrong_settings = _spark(file, values.get(SPARK, {}))
+    submitted = values[SPARK]
+    spark = SparkSettings() if submitted is None else spark_of(submitted)
     clusters, wrong_clusters = _connected(
         partial(read_clusters, file, values.get(KAFKA, {}), folder), shared_clusters, folder
     )
     registries, wrong_registries = _connected(
         partial(read_registries, file, values.get(REGISTRY, {}), folder), shared_registries, folder
     )
-    mistakes += [*wrong_settings, *wrong_clusters, *wrong_registries]
+    mistakes += [*wrong_clusters, *wrong_registries]
     tables = content.get(OPERATORS.name)
     if not isinstance(tables, dict):
         return None, mistakes
@@ -535,14 +544,6 @@ def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str,
     remedy = f"use one of {', '.join(names)}, or write a number for all of them"
     unknown = outside(shards, {EVERY, *names})
     return [InvalidSpec.at(file, f"shards.{name}", "is not a sub-topology", remedy) for name in unknown]
-
-
-def _spark(file: str, table: Mapping[str, Any]) -> tuple[SparkSettings, list[InvalidSpec]]:
-    """Returns the settings in the *table* `spark`, with all mistakes in it."""
-    settings, mistakes = read_whole(
-        file, "", {SPARK.name: table}, lambda keys: read_spark(file, keys.get(SPARK.name, dict, SPARK.example, {}))
-    )
-    return settings or SparkSettings(), mistakes
 
 
 def consumer_group(prefix: str | None, topology: str, sub_topology: str) -> str | None:

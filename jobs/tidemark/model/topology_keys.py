@@ -1,6 +1,6 @@
 """The keys of a topology file beside those of its operators.
 
-Clusters, registries and Spark's settings have readers of their own, in model/project.
+Those of clusters, registries and Spark's settings are in model/project.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 from typing import TypedDict
 
 from tidemark.model.kinds.operator import Level
-from tidemark.model.project.connections import EXAMPLE
-from tidemark.model.project.registries import EXAMPLE as REGISTRY_EXAMPLE
+from tidemark.model.project import spark_settings
+from tidemark.model.project.connections import KAFKA, REGISTRY
 from tidemark.model.settings import retention, value_types
 from tidemark.model.settings.conditions import given, needs
 from tidemark.model.settings.declared_tables import TableForm, Values, defaulted, inner_table, optional, required
@@ -199,21 +199,9 @@ RETENTION = inner_table(
     without="per kind of row",
     meaning="how long rows are kept; [maintenance.md](maintenance.md) has the defaults",
 )
-KAFKA = optional(
-    "kafka",
-    value_types.plain(dict),
-    example=f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}',
-    meaning="Kafka clusters, as tables `[kafka.NAME]`: [connections.md](connections.md)",
-)
-REGISTRY = optional(
-    "registry",
-    value_types.plain(dict),
-    example=f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}',
-    meaning="schema registries, as tables `[registry.NAME]`: [connections.md](connections.md#schema-registries)",
-)
-SPARK = optional(
+SPARK = inner_table(
     "spark",
-    value_types.plain(dict),
+    spark_settings.FORM,
     example='{ memory = "2g" }',
     meaning="cluster and resources of this topology's jobs: [see below](#spark)",
 )

@@ -19,8 +19,9 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
+from tidemark.model.project import connections, registries, spark_settings
 from tidemark.model.project.files import CHECKOUT
-from tidemark.model.settings import emission, retention
+from tidemark.model.settings import emission, kubernetes, retention
 from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
 from tidemark.model.settings.windows import WINDOW_FORM
 from tidemark.model.slas import channel_spec, sla_keys
@@ -149,6 +150,11 @@ def slas() -> str:
     return _with_keys("alerts.md", {EVERY: TableForm(keys=form.keys), "measures": of_measures, **inner})
 
 
+def connection_keys() -> str:
+    """Returns the text of docs/connections.md, with the keys of clusters and registries as they are declared."""
+    return _with_keys("connections.md", {"a cluster": connections.CLUSTER, "a registry": registries.FORM})
+
+
 def _told_of(kinds: Iterable[TableKind], key: Key[Any]) -> Key[Any]:
     """Returns *key* with the words of the *kinds* that have it."""
     words = ", ".join(f"`{kind.word}`" for kind in kinds if kind.word)
@@ -160,6 +166,7 @@ def topologies() -> str:
     tables: dict[str, TableForm | TableKind] = {
         "the topology": replace(TOPOLOGY, keys=tuple(key for key in TOPOLOGY.keys if key is not OPERATORS)),
         "windows": WINDOW_FORM,
+        "spark": spark_settings.FORM,
         "emission": TableForm(keys=emission.PAGE.all),
     }
     # What a strategy has beside it is explained once.
@@ -172,6 +179,11 @@ def topologies() -> str:
 def maintenance() -> str:
     """Returns the text of docs/maintenance.md, with the keys as they are declared."""
     return _with_keys("maintenance.md", {"retention": retention.FORM})
+
+
+def pods() -> str:
+    """Returns the text of docs/kubernetes.md, with the keys as they are declared."""
+    return _with_keys("kubernetes.md", {"pods": kubernetes.FORM})
 
 
 def _kinds(form: TableForm) -> dict[str, TableKind]:
@@ -325,8 +337,10 @@ PAGES = MappingProxyType(
         "measures.md": measures,
         "channels.md": channels,
         "alerts.md": slas,
+        "connections.md": connection_keys,
         "topologies.md": topologies,
         "maintenance.md": maintenance,
+        "kubernetes.md": pods,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""

@@ -16,6 +16,7 @@ from typing import Any
 from tidemark.cli.project import from_topic
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.connections import CLUSTER
 from tidemark.model.project.files import Project, is_project
 from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
 from tidemark.model.slas import channel_spec, sla_keys
@@ -101,6 +102,8 @@ CHANNELS = """\
 CONNECTIONS = """\
 # Kafka clusters: a table [kafka.NAME] each. A source or Kafka sink uses the cluster with kafka = "NAME".
 # The default is [kafka.default] or, without it, the broker that `tidemark up` starts on this machine.
+#
+{keys}
 #
 # [kafka.default]
 # bootstrap = "broker-1.example.org:9092"
@@ -190,7 +193,7 @@ def init(folder: Path) -> Project:
         project.topologies / "README.md": TOPOLOGIES,
         project.slas: SLAS.replace(KEYS, explained(sla_keys.form())),
         project.channels: CHANNELS.replace(KEYS, explained(channel_spec.FORM)),
-        project.connections: CONNECTIONS,
+        project.connections: CONNECTIONS.replace(KEYS, explained(CLUSTER)),
     }
     _refuse_what_is_there(project)
     for file, text in files.items():

@@ -11,8 +11,10 @@ from typing import Any
 
 from tidemark.model.project.files import jars_folder
 from tidemark.model.project.jars import refuse_unexpected
-from tidemark.model.settings.kubernetes import SCHEME, KubernetesSettings, read_kubernetes
-from tidemark.model.settings.toml_keys import Keys, read_inner
+from tidemark.model.settings import kubernetes, value_types
+from tidemark.model.settings.declared_tables import TableForm, Values, inner_table, optional, refuse_mistakes
+from tidemark.model.settings.kubernetes import SCHEME, KubernetesSettings, kubernetes_of
+from tidemark.model.settings.value_types import ValueType, refuse
 
 LOOPBACK = "127.0.0.1"
 WITHOUT_SPARK = "TIDEMARK_WITHOUT_SPARK"
@@ -188,74 +190,170 @@ def local_driver(master: str) -> dict[str, str]:
     return {**address, "spark.task.maxDirectResultSize": "64m"}
 
 
+def _of_form(pattern: re.Pattern[str]) -> ValueType[str]:
+    """The type of texts of the form of *pattern*."""
+
+    def judge(value: str, key: str, example: str) -> str:
+        if not pattern.fullmatch(value):
+            refuse(f"is {value!r}", f"write {key} = {example}, or another value of this form")
+        return value
+
+    return value_types.text({"type": "string", "pattern": f"^({pattern.pattern})$"}).then(judge)
+
+
+MASTER = optional(
+    "master",
+    _of_form(_MASTER),
+    example='"spark://spark-master:7077"',
+    without="that of Airflow's connection",
+    meaning="the cluster: `local[4]`, `spark://…`, `yarn` or `k8s://…`",
+)
+DEPLOY = optional(
+    "deploy",
+    value_types.choice(DeployMode),
+    example='"cluster"',
+    without="that of Airflow's connection",
+    meaning=(
+        "place of drivers: with `client` Airflow's host, with `cluster` a host that YARN or Kubernetes chooses. "
+        "`cluster` is refused with a standalone cluster, in which Spark starts no Python driver, and with `local`"
+    ),
+)
+PYTHON = optional(
+    "python",
+    _of_form(_ABSOLUTE),
+    example='"/opt/spark/bin/python"',
+    without="that of Airflow's environment",
+    meaning=(
+        "absolute path of the Python that jobs run with, if Airflow's environment has no Spark: "
+        "[installation.md](installation.md#spark-in-another-environment). `spark-submit` is beside it. Executors on "
+        "other hosts have it at the same path, or at the one in `spark.pyspark.python` of `conf`"
+    ),
+)
+EXECUTORS = optional(
+    "executors", value_types.count(), example="2", without="Spark's", meaning="number of executors of each job"
+)
+CORES = optional(
+    "cores",
+    value_types.count(),
+    example="1",
+    without="`1` with `executors`",
+    meaning="cores of each executor: tasks that it runs at once",
+)
+MEMORY = optional(
+    "memory",
+    _of_form(_MEMORY),
+    example='"2g"',
+    without="Spark's",
+    meaning="memory of each executor's JVM, in `g` or `m`; its Python processes need more",
+)
+DRIVER_MEMORY = optional(
+    "driver_memory",
+    _of_form(_MEMORY),
+    example='"2g"',
+    without="`docker/spark-defaults.conf`",
+    meaning="memory of the driver's JVM; its Python process, which has the state, needs more",
+)
+KUBERNETES = inner_table(
+    "kubernetes",
+    kubernetes.FORM,
+    example='{ image = "registry.example/tidemark-spark:1" }',
+    meaning="pods of drivers and executors: [kubernetes.md](kubernetes.md#a-topology)",
+)
+CONF = optional(
+    "conf",
+    value_types.plain(dict),
+    example='{ "spark.executor.memoryOverhead" = "1g" }',
+    meaning=(
+        "any other property of Spark by its name, except those that Tidemark sets itself, and those with a secret "
+        "(`…password`, `…secret…`, `…token`, `….key`), because they would be arguments that every user of the host can "
+        "read; the error names other ways. `spark.authenticate` is on, see "
+        "[cluster.md](cluster.md#the-secret-of-a-cluster)"
+    ),
+)
+
+
+def _refuse_deploy(values: Values) -> None:
+    """Refuses drivers elsewhere if the master starts none."""
+    master = values[MASTER]
+    if values[DEPLOY] is DeployMode.CLUSTER and master and (reason := no_driver_in(master)):
+        values.fail(DEPLOY, f"is 'cluster', but {reason}", DEPLOY_REMEDY)
+
+
+def _refuse_pods(values: Values) -> None:
+    """Refuses pods of another cluster than Kubernetes."""
+    master = values[MASTER]
+    if values.has(KUBERNETES) and master and not master.startswith(SCHEME):
+        values.fail(KUBERNETES, f"describes pods, but master is {master!r}", "leave one of them out")
+
+
+def _refuse_properties(values: Values) -> None:
+    """Notes each property that `conf` may not set."""
+    # A key with a mistake sets its property, too.
+    others = values.repaired(FORM)
+    own = {*_own_properties(others), *(OF_PODS if others[KUBERNETES] else ())}
+    for name, value in values.get(CONF, {}).items():
+        if mistake := _mistake_in(name, value, own):
+            values.note(f'{CONF.name}."{name}"', *mistake)
+
+
+def _mistake_in(name: str, value: object, own: Collection[str]) -> tuple[str, str] | None:
+    """Returns the problem and the remedy of a property in `conf`; None: it may be there.
+
+    *own* are the properties that other keys of the table set.
+    """
+    if is_secret(name):
+        problem = "has a secret, which would be an argument of spark-submit, and every user of the host can read that"
+        return problem, _OTHER_WAYS
+    if not name.startswith("spark.") or not isinstance(value, str):
+        return f"is {value!r}", 'write names in quotes, and strings: "spark.executor.memoryOverhead" = "1g"'
+    if name in TIDEMARKS_OWN:
+        return "is reserved for Tidemark", "leave it out"
+    if name in own:
+        return "is also set by another key of this table", "keep one of them"
+    return None
+
+
+FORM = TableForm(
+    keys=(MASTER, DEPLOY, PYTHON, EXECUTORS, CORES, MEMORY, DRIVER_MEMORY, KUBERNETES, CONF),
+    rules=(_refuse_deploy, _refuse_pods, _refuse_properties),
+)
+"""The table `spark` of a topology file."""
+
+
 def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
     """Reads *content*, the table `spark` of *file*.
 
     Raises:
-        InvalidSpec: it is not valid.
+        InvalidSpec: with a line for each mistake.
     """
-    keys = Keys(file, "spark", content)
-    master = _pattern_value(keys, "master", "spark://spark-master:7077", _MASTER)
-    deploy = _deploy(keys, master)
-    python = _pattern_value(keys, "python", "/opt/spark/bin/python", _ABSOLUTE)
-    executors = keys.count("executors", "2", None)
-    cores = keys.count("cores", "1", executors and 1)
+    values = FORM.read(file, "spark", content)
+    refuse_mistakes([values])
+    return spark_of(values)
+
+
+def _own_properties(values: Values) -> dict[str, str]:
+    """Returns the properties that follow from keys other than `conf`."""
+    executors = values[EXECUTORS]
+    cores = values[CORES] or (executors and 1)
     by_property = {
         "spark.executor.instances": executors,
         "spark.executor.cores": cores,
-        "spark.cores.max": executors and executors * cores,  # how a standalone cluster counts executors
-        "spark.executor.memory": _pattern_value(keys, "memory", "2g", _MEMORY),
-        "spark.driver.memory": _pattern_value(keys, "driver_memory", "2g", _MEMORY),
+        "spark.cores.max": executors and cores and executors * cores,  # how a standalone cluster counts executors
+        "spark.executor.memory": values[MEMORY],
+        "spark.driver.memory": values[DRIVER_MEMORY],
     }
-    kubernetes = _kubernetes(keys, master)
-    conf = keys.get("conf", dict, '{ "spark.executor.memoryOverhead" = "1g" }', {})
-    keys.done()
-    own = {name: str(value) for name, value in by_property.items() if value is not None}
-    for name, value in conf.items():
-        _check_property(keys, name, value, {*own, *(OF_PODS if kubernetes else ())})
+    return {name: str(value) for name, value in by_property.items() if value is not None}
+
+
+def spark_of(values: Values) -> SparkSettings:
+    """Returns what a table of FORM says."""
+    python, pods = values[PYTHON], values[KUBERNETES]
     # On other hosts it may have another path, which `conf` names.
     here = {f"spark.pyspark.{of}python": python for of in ("driver.", "")} if python else {}
-    properties = {**here, **own, **conf}
-    return SparkSettings(master=master, deploy=deploy, python=python, kubernetes=kubernetes, properties=properties)
-
-
-def _deploy(keys: Keys, master: str | None) -> DeployMode | None:
-    """Returns the place of drivers; None if Airflow's connection has it."""
-    deploy = keys.choice_if_set("deploy", DeployMode)
-    if deploy is DeployMode.CLUSTER and master and (reason := no_driver_in(master)):
-        keys.fail("deploy", f"is 'cluster', but {reason}", DEPLOY_REMEDY, beside="master")
-    return deploy
-
-
-def _kubernetes(keys: Keys, master: str | None) -> KubernetesSettings | None:
-    """Returns the pods of drivers and executors, if they are described."""
-    content = keys.get("kubernetes", dict, '{ image = "registry.example/tidemark:1" }', None)
-    if content is None:
-        return None
-    if master and not master.startswith(SCHEME):
-        keys.fail("kubernetes", f"describes pods, but master is {master!r}", "leave one of them out", beside="master")
-    return read_inner(keys, "kubernetes", content, read_kubernetes)
-
-
-def _pattern_value(keys: Keys, key: str, example: str, form: re.Pattern[str]) -> str | None:
-    value: str | None = keys.text(key, example, None)
-    if value is not None and not form.fullmatch(value):
-        keys.fail(key, f"is {value!r}", f'write {key} = "{example}", or another value of this form')
-    return value
-
-
-def _check_property(keys: Keys, name: str, value: object, own: Collection[str]) -> None:
-    """Raises InvalidSpec unless `conf` may set the property *name*.
-
-    *own* are the properties that other keys of the table set.
-    """
-    key = f'conf."{name}"'
-    if is_secret(name):
-        problem = "has a secret, which would be an argument of spark-submit, and every user of the host can read that"
-        keys.fail(key, problem, _OTHER_WAYS)
-    if not name.startswith("spark.") or not isinstance(value, str):
-        keys.fail(key, f"is {value!r}", 'write names in quotes, and strings: "spark.executor.memoryOverhead" = "1g"')
-    if name in TIDEMARKS_OWN:
-        keys.fail(key, "is reserved for Tidemark", "leave it out")
-    if name in own:
-        keys.fail(key, "is also set by another key of this table", "keep one of them")
+    return SparkSettings(
+        master=values[MASTER],
+        deploy=values[DEPLOY],
+        python=python,
+        kubernetes=None if pods is None else kubernetes_of(pods),
+        properties={**here, **_own_properties(values), **values.get(CONF, {})},
+    )

@@ -451,8 +451,9 @@ class TableForm:
                 values.read(known[name], value)
             else:
                 near = _nearest(name, known, table)
-                # The right key of another kind need not be meant for one of this kind.
-                misspelt.update(() if self._kinds_with(name) else near)
+                # A key of another kind may be meant: it only explains why a required one is missing.
+                is_of_others = bool(self._kinds_with(name))
+                misspelt.update(key for key in near if not is_of_others or _any_required(known[key]))
                 values.note(name, *self._refusal(name, near, known, values.kind))
         keys = self.keys_of(values.kind)
         for key in keys:
@@ -526,6 +527,10 @@ def _unless_false(key: Key[Any], forms: Sequence[Form]) -> Form:
     if bool not in key.of_type.types:
         return {"allOf": forms}
     return {"if": {"properties": {key.name: {"const": True}}}, "then": {"allOf": forms}}
+
+
+def _any_required(keys: Iterable[Key[Any]]) -> bool:
+    return any(key.is_required for key in keys)
 
 
 def _nearest(name: str, known: Collection[str], table: Collection[str]) -> list[str]:

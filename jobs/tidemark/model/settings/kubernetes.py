@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import TableForm, Values, optional, required
+from tidemark.model.settings.value_types import refuse
 
 SCHEME = "k8s://"
 """Begins the masters that are Kubernetes."""
@@ -35,43 +37,78 @@ class KubernetesSettings:
     secrets: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-def read_kubernetes(keys: Keys) -> KubernetesSettings:
-    """Reads the table `spark.kubernetes` of a file.
-
-    Raises:
-        InvalidSpec: it is not valid.
-    """
-    settings = KubernetesSettings(
-        image=keys.text("image", "registry.example/tidemark:1"),
-        namespace=_name(keys, "namespace", "tidemark"),
-        service_account=_name(keys, "service_account", "tidemark"),
-        claims=_folders(keys, "claims", '{ tidemark-warehouse = "/data/warehouse" }'),
-        secrets=_folders(keys, "secrets", '{ tidemark-kafka = "/run/secrets/kafka" }'),
-    )
-    folders = [*settings.claims.values(), *settings.secrets.values()]
-    if len({*folders, TEMPORARY}) <= len(folders):
-        keys.fail("claims", f"and secrets have a folder twice, or {TEMPORARY}", "write another folder for each")
-    return settings
-
-
-def _name(keys: Keys, key: str, example: str) -> str | None:
-    """Returns the name of an object of Kubernetes, if there is one."""
-    value: str | None = keys.text(key, example, None)
-    if value is not None:
-        _check_name(keys, key, value)
+def _name(value: str, *_: str) -> str:
+    if not _NAME.fullmatch(value):
+        refuse(f"names {value!r}", "use lower-case letters, digits, - and ., as Kubernetes does")
     return value
 
 
-def _check_name(keys: Keys, key: str, value: str) -> None:
-    if not _NAME.fullmatch(value):
-        keys.fail(key, f"names {value!r}", "use lower-case letters, digits, - and ., as Kubernetes does")
-
-
-def _folders(keys: Keys, key: str, example: str) -> dict[str, str]:
-    """Returns a folder for each object of Kubernetes."""
-    folders: dict[str, str] = keys.mapping(key, example, None) or {}
+def _folders(folders: Mapping[str, str], *_: str) -> Mapping[str, str]:
     for name, folder in folders.items():
-        _check_name(keys, key, name)
+        _name(name)
         if not _FOLDER.fullmatch(folder):
-            keys.fail(f"{key}.{name}", f"is {folder!r}", 'write the path of a folder, such as "/data/warehouse"')
+            refuse(f"is {folder!r}", 'write the path of a folder, such as "/data/warehouse"', part=name)
     return folders
+
+
+OBJECT = value_types.text({"type": "string", "pattern": f"^{_NAME.pattern}$"}).then(_name)
+"""The type of names of Kubernetes' objects."""
+FOLDERS = value_types.mapping(_NAME).then(
+    _folders,
+    {
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"pattern": f"^{_NAME.pattern}$"},
+        "additionalProperties": {"type": "string", "pattern": f"^{_FOLDER.pattern}$"},
+    },
+)
+"""The type of a folder for each object of Kubernetes."""
+IMAGE = required("image", value_types.text(), example='"registry.example/tidemark-spark:1"', meaning="the image above")
+NAMESPACE = optional(
+    "namespace",
+    OBJECT,
+    example='"tidemark"',
+    without="that of Airflow's connection (`namespace` in its extra), else `default`",
+    meaning="namespace of the pods",
+)
+SERVICE_ACCOUNT = optional(
+    "service_account",
+    OBJECT,
+    example='"tidemark"',
+    without="that of the namespace",
+    meaning="account of drivers: they create executors",
+)
+CLAIMS = optional(
+    "claims", FOLDERS, example='{ tidemark-warehouse = "/data/warehouse" }', meaning="folder of each volume claim"
+)
+SECRETS = optional(
+    "secrets",
+    FOLDERS,
+    example='{ tidemark-kafka = "/run/secrets/kafka" }',
+    meaning=(
+        "folder of each secret: its keys are files there, which all topologies may name "
+        "([connections.md](connections.md))"
+    ),
+)
+
+
+def _refuse_shared_folders(values: Values) -> None:
+    """Refuses a folder that is mounted twice, or is that of temporary files."""
+    folders = [*values.get(CLAIMS, {}).values(), *values.get(SECRETS, {}).values()]
+    if len({*folders, TEMPORARY}) <= len(folders):
+        values.fail(CLAIMS, f"and secrets have a folder twice, or {TEMPORARY}", "write another folder for each")
+
+
+FORM = TableForm(keys=(IMAGE, NAMESPACE, SERVICE_ACCOUNT, CLAIMS, SECRETS), rules=(_refuse_shared_folders,))
+"""The table `spark.kubernetes`."""
+
+
+def kubernetes_of(values: Values) -> KubernetesSettings:
+    """Returns what a table of FORM says."""
+    return KubernetesSettings(
+        image=values[IMAGE],
+        namespace=values[NAMESPACE],
+        service_account=values[SERVICE_ACCOUNT],
+        claims=values.get(CLAIMS, {}),
+        secrets=values.get(SECRETS, {}),
+    )

@@ -74,7 +74,7 @@ SUBJECT = required(
 )
 MEASURE = defaulted(
     "measure",
-    value_types.text(),  # in `form` one of the measures
+    value_types.word(MEASURES),
     example='"staleness"',
     default=STALENESS.name,
     meaning="what is measured; each measure has limits of its own",
@@ -260,7 +260,7 @@ def form() -> TableForm:
     return TableForm(
         keys=(
             SUBJECT,
-            replace(MEASURE, of_type=value_types.word([*MEASURES])),
+            MEASURE,
             BY,
             PLACE,
             OWNER,

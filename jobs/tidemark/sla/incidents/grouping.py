@@ -413,12 +413,11 @@ def _worst_of(incidents: Iterable[IncidentChange]) -> IncidentChange:
     return min(incidents, key=_badness)
 
 
-def _began(members: Iterable[IncidentChange]) -> tuple[int | None, int | None]:
+def _began(members: Sequence[IncidentChange]) -> tuple[int | None, int | None]:
     """Returns since when the first of *members* is broken, and its crossing, if that is known of it."""
-    broken = [(each.broken_since_ms, each.crossed_ms) for each in members if each.broken_since_ms is not None]
-    since_ms = min((since_ms for since_ms, _ in broken), default=None)
-    crossed_ms = next((crossed for since, crossed in broken if since == since_ms and crossed is not None), None)
-    return since_ms, crossed_ms
+    broken_ms = min(present(each.broken_since_ms for each in members), default=None)
+    crossed_ms = (each.crossed_ms for each in members if each.broken_since_ms == broken_ms)
+    return broken_ms, next(iter(present(crossed_ms)), None)
 
 
 def _described(incident: IncidentChange) -> dict[str, Any]:
