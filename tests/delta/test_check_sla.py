@@ -769,7 +769,7 @@ def test_without_a_valid_sla_a_check_fails_and_writes_nothing(tmp_path, own_proj
     own_project.slas.write_text('[flights.mine]\nsubject = "flight_board"\n[flights.other]\nover = 1\n')
     with pytest.raises(
         InvalidSpec,
-        match=r"flights\.mine\.warn_after: .*\n.*flights\.mine\.owner: .*\n.*flights\.other\.subject: is missing",
+        match=r"flights\.mine\.owner: .*\n.*flights\.mine\.warn_after: .*\n(.*\n)*.*other\.subject: is missing",
     ):
         check_job(tmp_path / "warehouse", flights, "2026-01-01T12:00Z", "r")
     assert not (tmp_path / "warehouse").exists()

@@ -117,7 +117,9 @@ IMPORTS = {
     "arrow": "allocator",
     "account.owners": "semantics extensions",
     "model.measures": "collecting errors semantics model.tables extensions model.settings model.kinds model",
-    "model.slas": "collecting errors graph semantics extensions model.settings model.project model model.measures",
+    "model.slas": (
+        "collecting errors graph semantics extensions model.settings model.project model.kinds model model.measures"
+    ),
     "stream": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.sql storage storage.delta control spark_session stream.journal "

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from tidemark.errors import InvalidSpec
-from tidemark.model.project.connections import read_clusters
-from tidemark.model.project.registries import read_registries
+from tidemark.cli.project.docs import connection_keys
+from tidemark.collecting import names_in
+from tidemark.model.project.connections import CLUSTER, read_clusters
+from tidemark.model.project.registries import FORM, read_registries
+from tidemark.model.settings.declared_tables import Key
 
 TEXT = (Path(__file__).parents[2] / "docs" / "connections.md").read_text(encoding="utf-8")
 BLOCKS = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL)]
@@ -22,26 +26,22 @@ def test_an_example_is_accepted(example: dict[str, object]) -> None:
     assert [*read_clusters("docs/connections.md", example)] == [*example]
 
 
-def test_the_table_has_each_key_and_no_other() -> None:
-    table = TEXT.split("| key of `[kafka.NAME]` |")[1].split("\n\n")[0]
-    keys = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
-    with pytest.raises(InvalidSpec, match=f"known keys: {', '.join(sorted(keys))}"):
-        read_clusters("t.toml", {"eu": {"bootstrap": "b:1", "zzzzzzzz": 1}})
+def test_the_page_has_the_declared_keys() -> None:
+    assert connection_keys() == TEXT, "run `tidemark docs`"
 
 
 def test_an_example_uses_each_key_at_least_once() -> None:
     used = {key for example in EXAMPLES for table in example.values() for key in table}
-    table = TEXT.split("| key of `[kafka.NAME]` |")[1].split("\n\n")[0]
-    assert {*re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)} - used == {"ssl_key_password"}
+    assert {*names_in(CLUSTER.keys)} - used == {"ssl_key_password"}
+
+
+@pytest.mark.parametrize("key", [*CLUSTER.keys, *FORM.keys], ids=lambda key: key.name)
+def test_the_example_of_a_key_is_accepted(key: Key[Any]) -> None:
+    value = tomllib.loads(f"value = {key.example}")["value"]
+    key.read(value)
+    Draft202012Validator({**key.schema}).validate(value)
 
 
 def test_the_example_of_a_registry_is_accepted() -> None:
     (example,) = [block["registry"] for block in BLOCKS if "registry" in block]
     assert [*read_registries("docs/connections.md", example)] == ["plant"]
-
-
-def test_the_table_has_each_key_of_a_registry() -> None:
-    table = TEXT.split("| key of `[registry.NAME]` |")[1].split("\n\n")[0]
-    keys = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
-    with pytest.raises(InvalidSpec, match=f"known keys: {', '.join(sorted(keys))}"):
-        read_registries("t.toml", {"eu": {"url": "https://r", "zzzzzzzz": 1}})

@@ -18,6 +18,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.project.connections import read_clusters
 from tidemark.model.project.registries import read_registries
 from tidemark.model.slas import channel_spec, sla_spec
+from tidemark.model.slas.sla_keys import MAINTENANCE, RECORDED
 from tidemark.model.toml_operators import read_operator
 from tidemark.model.topology import load, parse
 
@@ -53,8 +54,8 @@ def as_slas(content: dict[str, Any], folder: Path) -> None:
     file = folder / "slas.toml"
     file.write_text(folder.joinpath("block").read_text())
     tables = {name: table for name, table in content.items() if isinstance(table, dict)}
-    refuse(name for name, table in content.items() if name not in tables and name != sla_spec.MAINTENANCE)
-    names = {name for name, table in tables.items() if table.get(sla_spec.RECORDED) is not True}
+    refuse(name for name, table in content.items() if name not in tables and name != MAINTENANCE.name)
+    names = {name for name, table in tables.items() if table.get(RECORDED.name) is not True}
     flights = load(PROJECT / "jobs" / "topologies" / "flights.toml")
     refuse(sla_spec.mistakes(file, (), names, [replace(flights, name=name) for name in tables]))
 

@@ -56,6 +56,52 @@ def test_a_made_up_measure_is_checked_and_in_the_schema(packages: Path, project:
         run_with(project / "nothing", TIDEMARK, "check", folder=project)
 
 
+WITH_A_KEY = MEASURE.replace(
+    "register(",
+    """
+from tidemark.model.measures.limits import Limits
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import required
+from tidemark.semantics.sla import ChangeMaximums
+
+BORING = required("boring_above", value_types.count(), example="3", meaning="more updates bore everybody")
+
+register(""",
+    1,
+).replace("AT_MOST,", "Limits(keys=(BORING,), thresholds=lambda values: ChangeMaximums(error_above=values[BORING])),")
+EVERYWHERE = """
+import json
+from support.topologies import topology_of, source, table, operators
+import tomllib
+from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.cli.project.docs import slas
+from tidemark.cli.project.init import explained
+from tidemark.model.slas.sla_keys import form
+from tidemark.model.slas.sla_spec import usable_slas
+from tidemark.model.topology import parse
+
+toml = topology_of({"name": "play"}, events=source()) + operators(newest=table(columns=["v"]))
+topology = parse(tomllib.loads(toml), file="play.toml")
+sla = {"subject": "newest", "measure": "unchanged_updates", "owner": "ann"}
+tables = {"right": sla | {"boring_above": 3}, "wrong": sla | {"boring_abov": 3}}
+found = usable_slas({"play": tables}, topology, file="slas.toml")
+texts = [json.dumps(schema_of("slas")), slas(), explained(form())]
+print(json.dumps([found.specs[0].limits.error_above, str(found.errors["wrong"]), *texts]))
+"""
+
+
+def test_a_key_of_a_made_up_measure_is_read_and_is_in_schema_page_and_template(tmp_path: Path) -> None:
+    said = run_with(installed(tmp_path, {"measures": WITH_A_KEY}), EVERYWHERE, folder=tmp_path)
+    limit, mistake, schema, page, template = json.loads(said)
+    assert (limit, mistake) == (
+        3, "slas.toml: play.wrong.boring_abov: is not a valid key here; did you mean boring_above?"
+    )  # fmt: skip
+    assert '"description": "more updates bore everybody"' in schema
+    meaning = "for `unchanged_updates`: more updates bore everybody"
+    assert f"| `boring_above` | `3` | integer | required | {meaning} |\n" in page
+    assert "#   boring_above        required: more updates bore everybody" in template
+
+
 def test_a_command_of_a_package_does_not_replace_ours(tmp_path: Path) -> None:
     packages = installed(tmp_path, {"commands": COMMAND}, name="check")
     assert "added by" not in run_with(packages, TIDEMARK, "--help", folder=tmp_path)

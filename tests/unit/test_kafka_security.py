@@ -231,7 +231,11 @@ def test_what_airflow_has_to_look_up_is_known_by_place(tmp_path: Path) -> None:
         ('{ env = "KAFKA_PASSWORD" }', '{ env = "A", file = "b" }', "kafka.eu.password: names env and file; write ex"),
         ('{ env = "KAFKA_PASSWORD" }', "{}", "kafka.eu.password: names no place; write exactly one of env, file, air"),
         ('{ env = "KAFKA_PASSWORD" }', '{ env = "A", x = 1 }', "kafka.eu.password.x: is not a valid key here"),
-        ('{ env = "KAFKA_PASSWORD" }', '{ file = "A", field = "b" }', "kafka.eu.password.field: is not a valid key"),
+        (
+            '{ env = "KAFKA_PASSWORD" }',
+            '{ file = "A", field = "b" }',
+            "kafka.eu.password.field: is set, but the place is",
+        ),
         (
             "",
             '[settings]\n"sasl.username" = "u"',

@@ -24,7 +24,8 @@ from tidemark.model.measures.shares import LATE_SHARE, QUARANTINED_SHARE
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.settings.maintenance_windows import SingleTime, WeeklyHours
-from tidemark.model.slas.sla_spec import SlaSpec, WhileCatchingUp
+from tidemark.model.slas.sla_keys import WhileCatchingUp
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import (
     BurnRate,

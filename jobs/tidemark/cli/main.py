@@ -48,7 +48,7 @@ examples:
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
   tidemark publish lineage --send               sends streams and origins of columns by the client of OpenLineage
   tidemark publish sql --schema tidemark        prints a script that registers tables and views in a catalog of Spark
-  tidemark schema --into .schemas               writes JSON Schemas of topology, SLA and channel files, for editors
+  tidemark schema --into .schemas               writes JSON Schemas of topology and other files, for editors
   tidemark why flights                          explains missing results: blocked operators, causes, remedies
   tidemark topology flights                     shows latency, records/s, watermark and backlog of its operators
   tidemark path flights --last 3                shows the critical path of the newest windows, and the culprit

@@ -13,7 +13,8 @@ from typing import Any
 from tidemark.metrics.catalog import PERCENTILES
 from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec
+from tidemark.model.slas.sla_keys import ResultPlace
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import BurnRate, ChangeMaximums, RecordMinimums, Severity, ShareMaximums, Sla
 

@@ -32,15 +32,23 @@ from tidemark.model.operator_graph import (
     with_inputs,
     without_cycles,
 )
-from tidemark.model.project.connections import DEFAULT, EXAMPLE, Clusters, read_clusters, shared_clusters
-from tidemark.model.project.registries import EXAMPLE as REGISTRY_EXAMPLE
+from tidemark.model.project.connections import (
+    DEFAULT,
+    EXAMPLE,
+    KAFKA,
+    REGISTRY,
+    REGISTRY_EXAMPLE,
+    Clusters,
+    read_clusters,
+    shared_clusters,
+)
 from tidemark.model.project.registries import Registries, read_registries, shared_registries
 from tidemark.model.project.spark_settings import DeployMode, SparkSettings, read_spark
 from tidemark.model.settings.retention import Retention
 from tidemark.model.settings.toml_keys import read_toml, read_whole
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
-from tidemark.model.topology_keys import KAFKA, MAX_HELD, OPERATORS, REGISTRY, SPARK
+from tidemark.model.topology_keys import MAX_HELD, OPERATORS, SPARK
 from tidemark.semantics.strategy import Strategy
 
 T = TypeVar("T")

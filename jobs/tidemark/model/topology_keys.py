@@ -9,8 +9,7 @@ import re
 from typing import TypedDict
 
 from tidemark.model.kinds.operator import Level
-from tidemark.model.project.connections import EXAMPLE
-from tidemark.model.project.registries import EXAMPLE as REGISTRY_EXAMPLE
+from tidemark.model.project.connections import KAFKA, REGISTRY
 from tidemark.model.settings import retention, value_types
 from tidemark.model.settings.conditions import given, needs
 from tidemark.model.settings.declared_tables import TableForm, Values, defaulted, inner_table, optional, required
@@ -198,18 +197,6 @@ RETENTION = inner_table(
     example='{ facts = "30 d" }',
     without="per kind of row",
     meaning="how long rows are kept; [maintenance.md](maintenance.md) has the defaults",
-)
-KAFKA = optional(
-    "kafka",
-    value_types.plain(dict),
-    example=f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}',
-    meaning="Kafka clusters, as tables `[kafka.NAME]`: [connections.md](connections.md)",
-)
-REGISTRY = optional(
-    "registry",
-    value_types.plain(dict),
-    example=f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}',
-    meaning="schema registries, as tables `[registry.NAME]`: [connections.md](connections.md#schema-registries)",
 )
 SPARK = optional(
     "spark",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from tidemark.graph import reached
 from tidemark.model.measures.registry import ExplainedBy
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec
+from tidemark.model.slas.sla_keys import ResultPlace
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import quantile
 from tidemark.semantics.sla import BurnRate, Sla

@@ -1,8 +1,8 @@
 """Derives JSON Schemas of files from the declarations of their keys.
 
-Topologies and channels are declared as data (settings/declared_tables.py). SLAs, Spark's settings and connections are
-not: there the parser itself reads small files, in which each key that it asks for is written with its example, and with
-each of its words, until none shows a new key. So a new key is in the schema without a second place. A schema does not
+Topologies, SLAs, channels and connections are declared as data (settings/declared_tables.py). Spark's settings are not:
+there the parser itself reads small files, in which each key that it asks for is written with its example, and with each
+of its words, until none shows a new key. So a new key is in the schema without a second place. A schema does not
 compare values of several keys, or names with other tables: `tidemark check` does.
 """
 
@@ -17,43 +17,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidemark.errors import InvalidSpec
-from tidemark.model import topology, topology_keys
-from tidemark.model.project.connections import read_clusters
-from tidemark.model.project.registries import read_registries
+from tidemark.model import topology_keys
+from tidemark.model.project import connections, registries
 from tidemark.model.project.spark_settings import read_spark
+from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.toml_keys import ASKING, Declaration, Keys, Reading, observed
 from tidemark.model.settings.value_types import IDENTIFIER, Form
-from tidemark.model.slas import channel_spec, sla_spec
+from tidemark.model.slas import channel_spec, sla_keys, sla_spec
 from tidemark.model.toml_operators import operator_form
-from tidemark.model.topology_keys import KAFKA, OPERATORS, REGISTRY, SPARK
+from tidemark.model.topology_keys import OPERATORS, SPARK
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NAME = "example"
 """Name of the topology, operator, SLA or channel that is tried."""
 MOST_CORRECTIONS = 30
 """A file is corrected so often before it is given up."""
-EXAMPLE = """
-name = "example"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "3 s"
-[operators.per_id]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-window = { tumbling = "1 min" }
-complete = { every = "1 h" }
-[operators.alarms]
-kind = "sink"
-input = "per_id"
-table = "alarms"
-"""
-"""A topology that has a subject of every measure."""
-
 Content = dict[str, Any]
 
 
@@ -104,7 +82,7 @@ class KeyCondition:
 def schema_of(file: str) -> Form:
     """Returns the JSON Schema of files of one kind.
 
-    It is `topology`, `slas` or `channels`.
+    It is one of FORMS.
     """
     return {"$schema": DIALECT, "title": f"Tidemark: {file}", **FORMS[file]()}
 
@@ -112,42 +90,46 @@ def schema_of(file: str) -> Form:
 def _topology_file() -> Form:
     """Returns the form of a file of a topology."""
     form = topology_keys.FORM.schema
-    names = {"pattern": f"^{IDENTIFIER.pattern}$"}
-    operators = {"type": "object", "propertyNames": names, "additionalProperties": operator_form().schema}
-    inside: dict[str, Form] = {OPERATORS.name: operators}
-    starts: list[Content] = [{SPARK.name: {}}, {KAFKA.name: {NAME: {}}}, {REGISTRY.name: {NAME: {}}}]
-    trials = _trials(_read_connected, starts)
-    for key in (SPARK, KAFKA, REGISTRY):
-        inside[key.name] = _value(trials, key.name, [Declaration(key.example, is_optional=True, form=key.of_type.form)])
+    trials = _trials(lambda content: read_spark(NAME, content.get(SPARK.name, {})), [{SPARK.name: {}}])
+    spark = _value(trials, SPARK.name, [Declaration(SPARK.example, is_optional=True, form=SPARK.of_type.form)])
+    inside = {OPERATORS.name: _tables(operator_form().schema), SPARK.name: spark}
     described = {name: {**form["properties"][name], **tables} for name, tables in inside.items()}
-    return {**form, "properties": {**form["properties"], **described}}
+    return {**form, "properties": {**form["properties"], **described, **_connections()}}
 
 
-def _read_connected(content: Content) -> None:
-    """Reads the tables of a topology that are not declared yet."""
-    read_spark(NAME, content.get(SPARK.name, {}))
-    read_clusters(NAME, content.get(KAFKA.name, {}))
-    read_registries(NAME, content.get(REGISTRY.name, {}))
+def _connections() -> Mapping[str, Form]:
+    """Returns the forms of the tables of clusters and registries, by their keys."""
+    named = ((connections.KAFKA, connections.CLUSTER), (connections.REGISTRY, registries.FORM))
+    return {key.name: {**key.schema, **_tables(form.schema)} for key, form in named}
+
+
+def _tables(form: Form) -> Form:
+    """Returns the form of tables by names."""
+    return {"type": "object", "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"}, "additionalProperties": form}
+
+
+def _connection_file() -> Form:
+    """Returns the form of a file with the clusters and registries of a project."""
+    return {"type": "object", "properties": _connections(), "additionalProperties": False}
 
 
 def _sla_file() -> Form:
     """Returns the form of a file of SLAs."""
-    example = topology.parse(tomllib.loads(EXAMPLE), file=NAME)
-    trials = _trials(lambda content: sla_spec.parse(content, example, file=NAME), [{NAME: {NAME: {}}}])
-    sla = _table(trials, f"{NAME}.{NAME}")
-    windows: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    sla = sla_keys.form().schema
     one = {
         "type": "object",
         "minProperties": 1,
-        "properties": {
-            name: {"if": {"type": "object"}, "then": sla, "else": setting}
-            for name, setting in ((sla_spec.MAINTENANCE, windows), (sla_spec.RECORDED, {"const": True}))
-        },
+        "properties": {key.name: _table_or(sla, key) for key in sla_spec.OF_TOPOLOGIES},
         "additionalProperties": sla,
         "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"},
     }
-    of_all = {"if": {"type": "object"}, "then": one, "else": windows}
-    return {"type": "object", "properties": {sla_spec.MAINTENANCE: of_all}, "additionalProperties": one}
+    of_all = sla_keys.MAINTENANCE
+    return {"type": "object", "properties": {of_all.name: _table_or(one, of_all)}, "additionalProperties": one}
+
+
+def _table_or(table: Form, key: Key[Any]) -> Form:
+    """Returns the form of a table of the name of *key*, or of its values."""
+    return {"if": {"type": "object"}, "then": table, "else": key.schema}
 
 
 def _channel_file() -> Form:
@@ -160,6 +142,7 @@ FORMS: Mapping[str, Callable[[], Form]] = {
     "topology": _topology_file,
     "slas": _sla_file,
     "channels": _channel_file,
+    "connections": _connection_file,
 }
 
 

@@ -19,11 +19,12 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
+from tidemark.model.project import connections, registries
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings import emission, retention
 from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
 from tidemark.model.settings.windows import WINDOW_FORM
-from tidemark.model.slas import channel_spec
+from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.model.toml_operators import operator_form
 from tidemark.model.topology_keys import FORM as TOPOLOGY
@@ -139,6 +140,25 @@ def channels() -> str:
     """Returns the text of docs/channels.md, with the keys as they are declared."""
     form = channel_spec.FORM
     return _with_keys("channels.md", {EVERY: TableForm(keys=form.keys), **_kinds(form)})
+
+
+def slas() -> str:
+    """Returns the text of docs/alerts.md, with the keys of SLAs as they are declared."""
+    form = sla_keys.form()
+    of_measures = TableForm(keys=tuple(_told_of(kinds, key) for key, kinds in form.kinds_by_key.items()))
+    inner = {key.name: key.inner for key in (sla_keys.OBJECTIVE, sla_keys.HOURS) if key.inner}
+    return _with_keys("alerts.md", {EVERY: TableForm(keys=form.keys), "measures": of_measures, **inner})
+
+
+def connection_keys() -> str:
+    """Returns the text of docs/connections.md, with the keys of clusters and registries as they are declared."""
+    return _with_keys("connections.md", {"a cluster": connections.CLUSTER, "a registry": registries.FORM})
+
+
+def _told_of(kinds: Iterable[TableKind], key: Key[Any]) -> Key[Any]:
+    """Returns *key* with the words of the *kinds* that have it."""
+    words = ", ".join(f"`{kind.word}`" for kind in kinds if kind.word)
+    return replace(key, meaning=f"for {words}: {key.meaning}") if words else key
 
 
 def topologies() -> str:
@@ -310,6 +330,8 @@ PAGES = MappingProxyType(
         "owners.md": owners,
         "measures.md": measures,
         "channels.md": channels,
+        "alerts.md": slas,
+        "connections.md": connection_keys,
         "topologies.md": topologies,
         "maintenance.md": maintenance,
     }

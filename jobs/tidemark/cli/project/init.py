@@ -7,16 +7,19 @@ a topic (cli/project/from_topic.py), into a new or an existing project.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from textwrap import wrap
+from typing import Any
 
 from tidemark.cli.project import from_topic
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.connections import CLUSTER
 from tidemark.model.project.files import Project, is_project
-from tidemark.model.settings.declared_tables import TableForm
-from tidemark.model.slas import channel_spec
+from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
+from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.sampling.proposal import slug
 
 TOPOLOGIES = """\
@@ -54,22 +57,23 @@ table = "sensor_minutes"
 """
 SLAS = """\
 # SLAs of the topologies: a table [TOPOLOGY.NAME] per SLA. By default a topology has one SLA: no record is lost.
-# subject is a table, an operator or a source; owner is the team or person responsible.
+#
+{keys}
 #
 # [readings]
 # maintenance = ["Sun 02:00-04:00 Europe/Berlin"]     # times in which no incident of its SLAs changes
 #
 # [readings.fresh]
 # subject = "sensor_minutes"
-# measure = "staleness"            # or watermark_lag, latency_p99, completeness, complete_by, burn_rate, contract
+# measure = "staleness"
 # warn_after = "2 min"
 # error_after = "5 min"
 # owner = "sensor team"
-# severity = "warning"             # default: critical; channels can filter by it
+# severity = "warning"
 # runbook = "https://wiki.example.org/late-sensors"
 # resolve_after = "1 min"
-# ignore_when_idle = true          # the SLA passes while its sources have nothing to send
-# while_catching_up = "excuse"     # the SLA passes while its stream reads the records of a stop
+# ignore_when_idle = true
+# while_catching_up = "excuse"
 # calendar = { zone = "Europe/Berlin", days = ["Mon", "Tue", "Wed", "Thu", "Fri"], from = "07:00", to = "19:00" }
 #
 # [readings.in_time]               # an objective: three SLAs of its burn rate, and an error budget
@@ -99,9 +103,13 @@ CONNECTIONS = """\
 # Kafka clusters: a table [kafka.NAME] each. A source or Kafka sink uses the cluster with kafka = "NAME".
 # The default is [kafka.default] or, without it, the broker that `tidemark up` starts on this machine.
 #
+{keys}
+#
 # [kafka.default]
 # bootstrap = "broker-1.example.org:9092"
 """
+KEYS = "{keys}"
+"""The place of the keys in a template."""
 IGNORED = ".tidemark/"
 
 
@@ -134,15 +142,30 @@ def command(options: argparse.Namespace) -> int:
 
 def explained(form: TableForm) -> str:
     """Returns the keys of *form* as comments of a file, each with what it does."""
-    lines = []
-    of_kinds = ((f"Keys of {kind.key} {kind.name}:", kind.keys) for kind in form.kinds)
-    for head, keys in (("Keys:", form.keys), *of_kinds):
-        lines.append(head)
-        for key in keys:
-            first = "required: " if key.is_required else ""
-            default = f" (default {key.default_text})" if key.default_text else ""
-            lines += wrap(f"  {key.name:16}{first}{key.meaning}{default}", 118, subsequent_indent=" " * 18)
+    lines = ["Keys:", *_lines(form.keys, 2)]
+    alike: dict[tuple[Key[Any], ...], list[TableKind]] = {}
+    for kind in form.kinds:
+        alike.setdefault(kind.keys, []).append(kind)
+    for keys, kinds in alike.items():
+        if keys:
+            lines += [_head(kinds), *_lines(keys, 2)]
     return "\n".join(f"# {line}" for line in lines)
+
+
+def _head(kinds: Sequence[TableKind]) -> str:
+    """Returns the line above the keys of *kinds*, which are told from others by one key."""
+    words = [kind.word for kind in kinds if kind.word]
+    return f"Keys of {kinds[0].key} {', '.join(words)}:" if words else f"Keys of tables with {kinds[0].key}:"
+
+
+def _lines(keys: Iterable[Key[Any]], indent: int) -> Iterator[str]:
+    """Yields the lines of *keys*, and below each those of the keys of its table."""
+    for key in keys:
+        first = "required: " if key.is_required else ""
+        default = f" (default {key.default_text})" if key.default_text else ""
+        text = f"{' ' * indent}{key.name:20}{first}{key.meaning}{default}"
+        yield from wrap(text, 118, subsequent_indent=" " * (indent + 20))
+        yield from _lines(key.inner.keys if key.inner else (), indent + 2)
 
 
 def _from_topic(options: argparse.Namespace) -> int:
@@ -168,9 +191,9 @@ def init(folder: Path) -> Project:
     project = Project(folder.resolve())
     files = {
         project.topologies / "README.md": TOPOLOGIES,
-        project.slas: SLAS,
-        project.channels: CHANNELS.format(keys=explained(channel_spec.FORM)),
-        project.connections: CONNECTIONS,
+        project.slas: SLAS.replace(KEYS, explained(sla_keys.form())),
+        project.channels: CHANNELS.replace(KEYS, explained(channel_spec.FORM)),
+        project.connections: CONNECTIONS.replace(KEYS, explained(CLUSTER)),
     }
     _refuse_what_is_there(project)
     for file, text in files.items():

@@ -10,7 +10,8 @@ from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.newest_times import newest_ms
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.layout import Layout
-from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec
+from tidemark.model.slas.sla_keys import ResultPlace
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.merges import Merge, merges
 from tidemark.storage.warehouse import stream_tables

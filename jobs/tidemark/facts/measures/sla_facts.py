@@ -16,7 +16,8 @@ from tidemark.facts.measures.fact_kinds import Fact, FactKind, facts_in
 from tidemark.facts.measures.newest_times import oldest_ms
 from tidemark.model.measures.registry import OUTCOMES, Count, Need
 from tidemark.model.settings.intervals import Interval, is_text, iso
-from tidemark.model.slas.sla_spec import SlaSpec, WhileCatchingUp
+from tidemark.model.slas.sla_keys import WhileCatchingUp
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.semantics.catching_up import HANGS_AFTER_MS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.model.measures.latency import LATENCIES
-from tidemark.model.measures.limits import burn_rate
+from tidemark.model.measures.limits import BURN_RATES
 from tidemark.model.measures.registry import ExplainedBy, Measure, every_operator, register
 from tidemark.semantics.moved import Moved
 
@@ -15,7 +15,7 @@ BURN_RATE = register(
         of="operator",
         subjects=every_operator,
         any_operator=True,
-        limits=burn_rate,
+        limits=BURN_RATES,
         moves=frozenset({Moved.AGE}),
         explained=ExplainedBy.RECORDS,
         counts=(LATENCIES,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.model.measures.limits import deadline
+from tidemark.model.measures.limits import DEADLINE, DUE
 from tidemark.model.measures.registry import ExplainedBy, Measure, Need, register
 from tidemark.model.topology import Topology
 from tidemark.semantics.moved import Moved
@@ -22,7 +22,8 @@ COMPLETE_BY = register(
             "no operator has the key complete",
             'write complete = { every = "1 h" } at the operator of a table',
         ),
-        limits=deadline,
+        limits=DEADLINE,
+        implied_by=DUE,
         # As of a table that stands still.
         moves=frozenset({Moved.AGE, Moved.NUMBER}),
         explained=ExplainedBy.INTERVALS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.model.measures.limits import lengths
+from tidemark.model.measures.limits import LENGTHS
 from tidemark.model.measures.registry import Measure, Need, register
 from tidemark.semantics.moved import Moved
 
@@ -14,7 +14,7 @@ COMPLETENESS = register(
         definition="how long the outcomes of a batch have not added up to its records; 0 while all do",
         of=f"`{OUTCOMES}`",
         subjects=lambda _: (OUTCOMES,),
-        limits=lengths,
+        limits=LENGTHS,
         moves=frozenset({Moved.ROWS}),
         needs=frozenset({Need.ACCOUNTS, Need.WATERMARKS, Need.CLOCKS, Need.START}),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tidemark.model.measures.limits import KEPT_OR_BROKEN
 from tidemark.model.measures.registry import Measure, register
 from tidemark.model.tables.catalog import TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.moved import Moved
-from tidemark.semantics.sla import ContractRule
 
 ALL_TABLES = "tables"
 """The subject of a contract about every table of the topology."""
@@ -27,7 +27,7 @@ CONTRACT = register(
         definition="number of rows that break the [contract](alerts.md#contracts); it has no limit",
         of=f"table, or `{ALL_TABLES}` for all",
         subjects=_tables,
-        limits=lambda _: ContractRule(),
+        limits=KEPT_OR_BROKEN,
         moves=frozenset({Moved.ROWS}),
         fixed_over_ms=CONTRACTS_OVER_MS,
         counted="rows",

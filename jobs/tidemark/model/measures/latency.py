@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from tidemark.model.measures.limits import lengths
+from tidemark.model.measures.limits import LENGTHS_OF_RECORDS
 from tidemark.model.measures.registry import Count, ExplainedBy, Measure, every_operator, register
 from tidemark.semantics.moved import Moved
 
@@ -27,7 +25,7 @@ def _latency(name: str, quantile: float) -> Measure:
         of="operator; for a path its last one",
         subjects=every_operator,
         any_operator=True,
-        limits=partial(lengths, counts_records=True),
+        limits=LENGTHS_OF_RECORDS,
         moves=frozenset({Moved.AGE}),
         explained=ExplainedBy.RECORDS,
         counts=(LATENCIES,),

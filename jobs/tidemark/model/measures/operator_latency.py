@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.model.measures.limits import lengths
+from tidemark.model.measures.limits import LENGTHS
 from tidemark.model.measures.registry import Count, ExplainedBy, Measure, Need, every_operator, register
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.critical_path import FINISHED_MS, LatencyState
@@ -30,7 +30,7 @@ OPERATOR_LATENCY_P50 = register(
         of="operator",
         subjects=every_operator,
         any_operator=True,
-        limits=lengths,
+        limits=LENGTHS,
         moves=frozenset({Moved.WORK}),
         explained=ExplainedBy.WORK,
         needs=frozenset({Need.PATHS}),

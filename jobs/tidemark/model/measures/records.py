@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.model.measures.limits import at_least
+from tidemark.model.measures.limits import AT_LEAST
 from tidemark.model.measures.registry import OUTCOMES, Count, ExplainedBy, Measure, Need, every_operator, register
 from tidemark.semantics.moved import Moved
 
@@ -15,7 +15,7 @@ RECORDS = register(
         of="operator",
         subjects=every_operator,
         any_operator=True,
-        limits=at_least,
+        limits=AT_LEAST,
         moves=frozenset({Moved.NUMBER}),
         explained=ExplainedBy.NUMBERS,
         needs=frozenset({Need.START}),

@@ -8,25 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any
 
 from tidemark.extensions import OpenList
+from tidemark.model.measures.limits import Limits
+from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.topology import Topology
 from tidemark.semantics.moved import Moved
-from tidemark.semantics.sla import (
-    BurnRate,
-    ChangeMaximums,
-    ContractRule,
-    Deadline,
-    RecordMinimums,
-    ShareMaximums,
-    Sla,
-)
 
-Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline | ChangeMaximums | ShareMaximums
-"""Thresholds of lengths, records, burn rates, contracts, intervals, changes or shares."""
 OVER_MS, LONG_OVER_MS = 600_000, DAY_MS
 """The usual `over`, and that of what happens seldom."""
 OUTCOMES = "outcomes"
@@ -102,7 +92,8 @@ class Measure:
         subjects: returns the subjects of a topology that have it.
         without_subjects: the problem and the remedy of a topology that has none.
         any_operator: whether every operator may have it, also one that is not known yet.
-        limits: reads the keys of its limits. Their form decides how it is judged.
+        limits: the form of its limits, with their keys. It decides how it is judged.
+        implied_by: the key by which an SLA has it without naming it; None: none.
         moves: what it is made of, so which owners of time can move it: where a check finds the culprit, its ROWS, or
             the FIELDS of a source.
         explained: how the account of time explains it.
@@ -124,7 +115,8 @@ class Measure:
     subjects: Callable[[Topology], tuple[str, ...]]
     without_subjects: tuple[str, str] = ("no operator has it", "measure something else")
     any_operator: bool = False
-    limits: Callable[[Keys], Thresholds]
+    limits: Limits
+    implied_by: Key[Any] | None = None
     moves: frozenset[Moved]
     explained: ExplainedBy = ExplainedBy.CULPRIT
     needs: frozenset[Need] = frozenset()

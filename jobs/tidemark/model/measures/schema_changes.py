@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.model.measures.limits import at_most
+from tidemark.model.measures.limits import AT_MOST
 from tidemark.model.measures.registry import LONG_OVER_MS, Count, Measure, Need, register
 from tidemark.model.topology import Topology
 from tidemark.semantics.moved import Moved
@@ -25,7 +25,7 @@ SCHEMA_CHANGES = register(
             "no source has such records",
             "watch a source of a topic whose records are in JSON, or name the schemas of a registry",
         ),
-        limits=at_most,
+        limits=AT_MOST,
         moves=frozenset({Moved.FIELDS}),
         needs=frozenset({Need.WATERMARKS}),
         counts=(

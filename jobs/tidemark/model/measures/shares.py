@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.measures.limits import shares_at_most
+from tidemark.model.measures.limits import SHARES_AT_MOST
 from tidemark.model.measures.records import READ
 from tidemark.model.measures.registry import OUTCOMES, Count, ExplainedBy, Measure, every_operator, register
 from tidemark.model.topology import Topology
@@ -20,7 +20,7 @@ def _share(outcome: str, of: str, subjects: Callable[[Topology], tuple[str, ...]
         of=of,
         subjects=subjects,
         any_operator=True,
-        limits=shares_at_most,
+        limits=SHARES_AT_MOST,
         moves=frozenset({Moved.REFUSAL}),
         explained=ExplainedBy.NUMBERS,
         counts=(READ, Count(what=outcome, rows=OUTCOMES, at="batch_finished_at", n=f"sum({outcome})")),

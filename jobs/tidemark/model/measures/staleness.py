@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.model.measures.limits import lengths
+from tidemark.model.measures.limits import LENGTHS
 from tidemark.model.measures.registry import ExplainedBy, Measure, Need, register
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
@@ -19,7 +19,7 @@ STALENESS = register(
         definition="age of its newest record, or of the newest record of its stalest group",
         of="table; with `by` a keyed operator or a source",
         subjects=_tables,
-        limits=lengths,
+        limits=LENGTHS,
         # Where no result is on its way, what did not come through explains why a table stands still.
         moves=frozenset({Moved.AGE, Moved.NUMBER}),
         explained=ExplainedBy.OPEN_RESULT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.collecting import names_in
-from tidemark.model.measures.limits import lengths
+from tidemark.model.measures.limits import LENGTHS
 from tidemark.model.measures.registry import ExplainedBy, Measure, Need, register
 from tidemark.model.topology import Topology
 from tidemark.semantics.moved import Moved
@@ -21,7 +21,7 @@ WATERMARK_LAG = register(
         of="source or stream",
         subjects=_sources_and_streams,
         any_operator=True,
-        limits=lengths,
+        limits=LENGTHS,
         # As of a table that stands still.
         moves=frozenset({Moved.AGE, Moved.NUMBER}),
         explained=ExplainedBy.OPEN_RESULT,

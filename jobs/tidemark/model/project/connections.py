@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,23 +19,25 @@ from tidemark.escaping import hide
 from tidemark.model.project.files import Project
 from tidemark.model.project.kafka_security import (
     ISOLATION,
+    KEYS,
     OPEN,
     OPEN_KEYS,
     READ_UNCOMMITTED,
+    RULES,
     Security,
     Settings,
     in_the_clear,
-    read_security,
+    security_of,
     unusable,
 )
 from tidemark.model.project.secrets import EMPTY_VAULT, SecretPlace, Value, Vault
-from tidemark.model.settings.toml_keys import Keys, read_tables, read_toml, read_whole
-from tidemark.model.settings.value_types import IDENTIFIER
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, TableForm, Values, optional, refuse_mistakes, required
+from tidemark.model.settings.toml_keys import read_toml
+from tidemark.model.settings.value_types import HOW_TO_NAME, IDENTIFIER, refuse
 
 T = TypeVar("T")
 
-KINDS = ("kafka", "registry")
-"""The tables of `connections.toml`."""
 HEARTBEATS = "tidemark_heartbeats"
 """The topic by which drivers learn the time of brokers."""
 DEFAULT = "default"
@@ -47,12 +48,43 @@ VARIABLE = "TIDEMARK_KAFKA_"
 The name of the cluster follows in capitals.
 """
 EXAMPLE = "broker.example.org:9092"
+REGISTRY_EXAMPLE = "https://registry.example.org"
 PARTITIONS = 3
 """Default number of partitions of `tidemark topic create`."""
 LOCAL = "the broker that `up` started"
 
 _PLACE = r"[^\s,=:\[\]]+|\[[0-9a-fA-F:]+\]"
 _ADDRESS = re.compile(rf"({_PLACE}):\d{{1,5}}(\s*,\s*({_PLACE}):\d{{1,5}})*")
+
+
+def _address(text: str, key: str, example: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        refuse(f"is {text!r}", f"write {key} = {example}; separate several addresses by commas")
+    return text
+
+
+BOOTSTRAP = required(
+    "bootstrap",
+    value_types.text({"type": "string", "pattern": f"^({_ADDRESS.pattern})$"}).then(_address),
+    example=f'"{EXAMPLE}"',
+    meaning="address of a broker, `HOST:PORT`; several with commas between them",
+)
+CLUSTER = TableForm(keys=(BOOTSTRAP, *KEYS), rules=RULES)
+"""The table of a cluster, `[kafka.NAME]`."""
+KAFKA = optional(
+    "kafka",
+    value_types.plain(dict),
+    example=f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}',
+    meaning="Kafka clusters, as tables `[kafka.NAME]`: [connections.md](connections.md)",
+)
+REGISTRY = optional(
+    "registry",
+    value_types.plain(dict),
+    example=f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}',
+    meaning="schema registries, as tables `[registry.NAME]`: [connections.md](connections.md#schema-registries)",
+)
+FILE = TableForm(keys=(KAFKA, REGISTRY))
+"""The tables of `connections.toml`."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +155,28 @@ def read_clusters(file: str, content: Mapping[str, Any], folder: Path | None = N
     Raises:
         InvalidSpec: clusters are not valid; a line for each mistake.
     """
-    return read_tables(file, "kafka", content, partial(_read, folder))
+    tables = named_tables(CLUSTER, file, KAFKA, content, what="cluster name")
+    return MappingProxyType({name: _cluster(values, name, folder) for name, values in tables.items()})
+
+
+def named_tables(
+    form: TableForm, file: str, key: Key[Any], content: Mapping[str, Any], *, what: str
+) -> Mapping[str, Values]:
+    """Reads each of the tables in *content*, the value of *key* of *file*, by its name, *what* it is called.
+
+    Raises:
+        InvalidSpec: with a line for each mistake of all tables.
+    """
+    tables = {name: form.read(file, f"{key.name}.{name}", table) for name, table in content.items()}
+    for name, values in tables.items():
+        if not IDENTIFIER.fullmatch(name):
+            values.mistakes.append(InvalidSpec.at(file, values.at, f"is not a valid {what}", HOW_TO_NAME))
+    refuse_mistakes(tables.values())
+    return tables
+
+
+def _cluster(values: Values, name: str, folder: Path | None) -> Cluster:
+    return Cluster(values[BOOTSTRAP], name, security_of(values, folder))
 
 
 def shared_clusters(folder: Path) -> Clusters:
@@ -134,19 +187,18 @@ def shared_clusters(folder: Path) -> Clusters:
     Raises:
         InvalidSpec: the file is not valid.
     """
-    return shared_tables(folder, "kafka", f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}', read_clusters)
+    return shared_tables(folder, KAFKA, read_clusters)
 
 
 def shared_tables(
-    folder: Path, kind: str, example: str, read: Callable[[str, Mapping[str, Any], Path], Mapping[str, T]]
+    folder: Path, key: Key[Any], read: Callable[[str, Mapping[str, Any], Path], Mapping[str, T]]
 ) -> Mapping[str, T]:
-    """Returns the tables of a *kind* in `connections.toml` of a project.
+    """Returns the tables of *key* in `connections.toml` of a project.
 
     Args:
         folder: the folder of the project's topologies.
-        kind: a key of the file: `kafka` or `registry`.
-        example: a value of that key.
-        read: reads the value, given the file's name and folder.
+        key: a key of the file.
+        read: reads its value, given the file's name and folder.
 
     Raises:
         InvalidSpec: the file is not valid.
@@ -156,40 +208,16 @@ def shared_tables(
         return MappingProxyType({})
     name = project.connections.name
 
-    def read_kind(keys: Keys) -> Mapping[str, Any]:
-        for other in KINDS:
-            keys.get(other, dict, "{}", {})  # a key that is not read is refused
-        content: Mapping[str, Any] = keys.get(kind, dict, example, {})
-        return content
-
-    content, mistakes = read_whole(name, "", read_toml(project.connections), read_kind)
-    # The file is read for each kind, and what is wrong with its keys is told with the first.
-    told = mistakes if kind == KINDS[0] else [mistake for mistake in mistakes if mistake.key == kind]
-    lines = [*map(str, told)]
+    values = FILE.read(name, "", read_toml(project.connections))
+    # The file is read for each key, and what is wrong with others is told with the first.
+    lines = [str(mistake) for mistake in values.mistakes if key is FILE.keys[0] or mistake.key == key.name]
     try:
-        tables = read(name, content or {}, project.folder)
+        tables = read(name, dict(values.written.get(key.name, {})), project.folder)
     except InvalidSpec as error:
         lines += str(error).splitlines()
     if lines:
         raise InvalidSpec("\n".join(lines))
     return tables
-
-
-def _read(folder: Path | None, name: str, keys: Keys) -> Cluster:
-    if not IDENTIFIER.fullmatch(name):
-        raise InvalidSpec.at(
-            keys.file,
-            keys.at,
-            "is not a valid cluster name",
-            "use a lower-case letter, then lower-case letters, digits and _",
-        )
-    bootstrap = keys.text("bootstrap", EXAMPLE)
-    if not _ADDRESS.fullmatch(bootstrap):
-        keys.fail(
-            "bootstrap", f"is {bootstrap!r}", f'write bootstrap = "{EXAMPLE}"; separate several addresses by commas'
-        )
-    security = read_security(keys, folder)
-    return Cluster(bootstrap, name, security)
 
 
 def named_address(text: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Reads logins to a Kafka cluster, and makes settings of clients.
 
-This is the only place where names of librdkafka's and of Java's settings are: the table _NAMES has those of a key.
+This is the only place where names of librdkafka's and of Java's settings are: CREDENTIALS have those of a key.
 Sources: librdkafka's CONFIGURATION.md (2.16), Kafka's consumer configuration (3.9), KIP-651 for PEM, KIP-768 for
 OAUTHBEARER.
 """
@@ -11,12 +11,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
-from tidemark.model.project.secrets import PlaceKind, SecretPlace, Value, read_value
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.project.secrets import PATH, SECRET, SecretPlace, Value, located, text_or_place
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, MistakenKey, Values, defaulted, optional
+from tidemark.model.settings.value_types import ADDRESS, UnfitValue, refuse
 
 Settings = dict[str, str | int | float | bool]
 """Settings of a client of `confluent_kafka`."""
@@ -52,52 +57,194 @@ class Mechanism(StrEnum):
     OAUTHBEARER = "OAUTHBEARER"
 
 
-_OF_PASSWORDS = ("username", "password")
-_OF_TOKENS = ("token_url", "client_id", "client_secret", "scope")
-_OF_TLS = ("ssl_ca", "ssl_certificate", "ssl_key", "ssl_key_password")
-OPEN_KEYS = frozenset({"username", "token_url", "client_id", "scope", "ssl_ca", "ssl_certificate"})
-"""Keys whose values may be in the file; other values are secret."""
-_PEM = frozenset({"ssl_ca", "ssl_certificate", "ssl_key"})
-"""Keys whose text is the path of a PEM file."""
-_LOGINS = {"username": "login", "client_id": "login"}
-"""Fields of Airflow's connections that are not `password`."""
-_NAMES = {
-    "username": ("sasl.username", ""),
-    "password": ("sasl.password", ""),
-    "token_url": ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.token.endpoint.url"),
-    "client_id": ("sasl.oauthbearer.client.id", ""),
-    "client_secret": ("sasl.oauthbearer.client.secret", ""),
-    "scope": ("sasl.oauthbearer.scope", ""),
-    "ssl_ca": ("ssl.ca.pem", "ssl.truststore.certificates"),
-    "ssl_certificate": ("ssl.certificate.pem", "ssl.keystore.certificate.chain"),
-    "ssl_key": ("ssl.key.pem", "ssl.keystore.key"),
-    "ssl_key_password": ("ssl.key.password", "ssl.key.password"),
-}
-"""By key, the names of librdkafka and of Java.
+SECURITY_PROTOCOL = defaulted(
+    "security_protocol",
+    value_types.choice(Protocol),
+    example='"SASL_SSL"',
+    default="PLAINTEXT",
+    meaning="`PLAINTEXT`, `SSL` (TLS), `SASL_SSL` (TLS and a login) or `SASL_PLAINTEXT` (a login without TLS)",
+)
+SASL_MECHANISM = optional(
+    "sasl_mechanism",
+    value_types.choice(Mechanism),
+    example='"SCRAM-SHA-512"',
+    without="required with `SASL_…`",
+    meaning="`PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`",
+)
+SETTINGS = optional(
+    "settings",
+    value_types.plain(dict),
+    example='{ "client.id" = "tidemark" }',
+    meaning="further settings of Kafka's clients, by Kafka's names",
+)
+_WITH_PASSWORD = frozenset({Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512})
+_WITH_TOKEN = frozenset({Mechanism.OAUTHBEARER})
+_BY_PASSWORD, _BY_TOKEN = "required with `PLAIN`, `SCRAM-…`", "required with `OAUTHBEARER`"
 
-Java has those without a name in `sasl.jaas.config`.
-"""
-_EXAMPLES = {
-    "username": '"tidemark"',
-    "password": '{ env = "KAFKA_PASSWORD" }',
-    "token_url": '"https://login.example.org/token"',
-    "client_id": '"tidemark"',
-    "client_secret": '{ env = "KAFKA_CLIENT_SECRET" }',
-}
+
+@dataclass(frozen=True, kw_only=True)
+class Credential:
+    """A key by which clients log in, or check a connection.
+
+    Attributes:
+        key: its declaration.
+        mechanisms: the logins that have it; empty: it belongs to TLS.
+        is_needed: these logins do not work without it.
+        is_open: its text is no secret.
+        field: the usual field of an Airflow connection that has it.
+        librdkafka: the name of librdkafka's setting.
+        java: that of Java's; empty: it is in `sasl.jaas.config`.
+        option: the option of Java's login module in `sasl.jaas.config`; empty: it has none.
+    """
+
+    key: Key[Any]
+    mechanisms: frozenset[Mechanism] = frozenset()
+    is_needed: bool = False
+    is_open: bool = False
+    field: str = "password"
+    librdkafka: str
+    java: str = ""
+    option: str = ""
+
+
+def _token_url(url: str, *_: str) -> str:
+    if problem := _unsafe_url(url):
+        refuse(*problem.split("; ", 1))
+    return url
+
+
+SSL_CERTIFICATE = optional(
+    "ssl_certificate",
+    PATH,
+    example='"certificates/tidemark.pem"',
+    meaning="PEM file with the client's certificate, and after it those of intermediate CAs",
+)
+SSL_KEY = optional(
+    "ssl_key",
+    PATH,
+    example='"/run/secrets/tidemark.key"',
+    without="required with `ssl_certificate`",
+    meaning="PEM file with the client's key, in the form PKCS#8 (`BEGIN PRIVATE KEY`)",
+)
+SSL_KEY_PASSWORD = optional(
+    "ssl_key_password", SECRET, example='{ env = "KAFKA_SSL_KEY_PASSWORD" }', meaning="password of the key"
+)
+_CREDENTIALS = (
+    Credential(
+        key=optional(
+            "username",
+            text_or_place(value_types.text()),
+            example='"tidemark"',
+            without=_BY_PASSWORD,
+            meaning="the user",
+        ),
+        mechanisms=_WITH_PASSWORD,
+        is_needed=True,
+        is_open=True,
+        field="login",
+        librdkafka="sasl.username",
+        option="username",
+    ),
+    Credential(
+        key=optional(
+            "password",
+            SECRET,
+            example='{ env = "KAFKA_PASSWORD" }',
+            without=_BY_PASSWORD,
+            meaning="the user's password",
+        ),
+        mechanisms=_WITH_PASSWORD,
+        is_needed=True,
+        librdkafka="sasl.password",
+        option="password",
+    ),
+    Credential(
+        key=optional(
+            "token_url",
+            text_or_place(value_types.text(ADDRESS).then(_token_url)),
+            example='"https://login.example.org/token"',
+            without=_BY_TOKEN,
+            meaning=(
+                "token endpoint of the OIDC provider, for the grant of client credentials: `https://…`; `http://…` "
+                "only on this machine"
+            ),
+        ),
+        mechanisms=_WITH_TOKEN,
+        is_needed=True,
+        is_open=True,
+        field="token_url",
+        librdkafka="sasl.oauthbearer.token.endpoint.url",
+        java="sasl.oauthbearer.token.endpoint.url",
+    ),
+    Credential(
+        key=optional(
+            "client_id",
+            text_or_place(value_types.text()),
+            example='"tidemark"',
+            without=_BY_TOKEN,
+            meaning="the client",
+        ),
+        mechanisms=_WITH_TOKEN,
+        is_needed=True,
+        is_open=True,
+        field="login",
+        librdkafka="sasl.oauthbearer.client.id",
+        option="clientId",
+    ),
+    Credential(
+        key=optional(
+            "client_secret",
+            SECRET,
+            example='{ env = "KAFKA_CLIENT_SECRET" }',
+            without=_BY_TOKEN,
+            meaning="the client's secret",
+        ),
+        mechanisms=_WITH_TOKEN,
+        is_needed=True,
+        librdkafka="sasl.oauthbearer.client.secret",
+        option="clientSecret",
+    ),
+    Credential(
+        key=optional("scope", text_or_place(value_types.text()), example='"kafka"', meaning="scope of the token"),
+        mechanisms=_WITH_TOKEN,
+        is_open=True,
+        field="scope",
+        librdkafka="sasl.oauthbearer.scope",
+        option="scope",
+    ),
+    Credential(
+        key=optional(
+            "ssl_ca",
+            PATH,
+            example='"certificates/eu-ca.pem"',
+            without="CAs of the system and of Java",
+            meaning="PEM file with the CAs that sign the brokers' certificates",
+        ),
+        is_open=True,
+        field="ssl_ca",
+        librdkafka="ssl.ca.pem",
+        java="ssl.truststore.certificates",
+    ),
+    Credential(
+        key=SSL_CERTIFICATE,
+        is_open=True,
+        field="ssl_certificate",
+        librdkafka="ssl.certificate.pem",
+        java="ssl.keystore.certificate.chain",
+    ),
+    Credential(key=SSL_KEY, field="ssl_key", librdkafka="ssl.key.pem", java="ssl.keystore.key"),
+    Credential(key=SSL_KEY_PASSWORD, librdkafka="ssl.key.password", java="ssl.key.password"),
+)
+CREDENTIALS: Mapping[str, Credential] = MappingProxyType({each.key.name: each for each in _CREDENTIALS})
+"""The keys of logins and of TLS by name."""
+OPEN_KEYS = frozenset(name for name, credential in CREDENTIALS.items() if credential.is_open)
+"""Keys whose values may be in the file; other values are secret."""
 _LOGIN_MODULES = {
     Mechanism.PLAIN: "plain.PlainLoginModule",
     Mechanism.SCRAM_SHA_256: "scram.ScramLoginModule",
     Mechanism.SCRAM_SHA_512: "scram.ScramLoginModule",
     Mechanism.OAUTHBEARER: "oauthbearer.OAuthBearerLoginModule",
 }
-_JAAS = {
-    "username": "username",
-    "password": "password",
-    "client_id": "clientId",
-    "client_secret": "clientSecret",
-    "scope": "scope",
-}
-"""By key, the options of Java's login modules."""
 _PACKAGE = "org.apache.kafka.common.security"
 _PKCS_1 = re.compile(r"-----BEGIN (RSA|EC|DSA) PRIVATE KEY-----")
 
@@ -224,7 +371,7 @@ class Security:
         if self.mechanism is Mechanism.OAUTHBEARER:
             # By default librdkafka gets tokens from a function of the program.
             settings["sasl.oauthbearer.method"] = "oidc"
-        settings |= {_NAMES[key][0]: text(key, value) for key, value in self.values.items()}
+        settings |= {CREDENTIALS[key].librdkafka: text(key, value) for key, value in self.values.items()}
         for name, value in self._settings(text).items():
             if not _JAVA_ALONE.fullmatch(name):
                 settings[_RENAMED.get(name, name)] = value
@@ -245,7 +392,7 @@ class Security:
         if self.mechanism is Mechanism.OAUTHBEARER:
             # By default Java makes tokens without a signature, for development.
             settings["sasl.login.callback.handler.class"] = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
-        settings |= {_NAMES[key][1]: value for key, value in texts.items() if _NAMES[key][1]}
+        settings |= {CREDENTIALS[key].java: value for key, value in texts.items() if CREDENTIALS[key].java}
         # By default Java's stores are files of its own form. PEM can be in the setting itself (KIP-651).
         stores = {"ssl_ca": "ssl.truststore.type", "ssl_key": "ssl.keystore.type"}
         settings |= {name: "PEM" for key, name in stores.items() if key in texts}
@@ -280,7 +427,7 @@ def unusable(key: str, text: str) -> str | None:
     if key == "ssl_key" and _PKCS_1.search(text):
         convert = "`openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW`"
         return f"Java cannot read a key of the form PKCS#1; convert it with {convert}"
-    if key in _PEM and "-----BEGIN " not in text:
+    if key in CREDENTIALS and CREDENTIALS[key].key.of_type is PATH and "-----BEGIN " not in text:
         return "is not PEM, which has a line -----BEGIN …-----; correct the path, or convert the file"
     return None
 
@@ -309,7 +456,7 @@ def _is_loopback(host: str) -> bool:
 
 def _options(texts: Mapping[str, str]) -> dict[str, str]:
     """Returns the options of a login module for the login in *texts*."""
-    return {_JAAS[key]: value for key, value in texts.items() if key in _JAAS}
+    return {CREDENTIALS[key].option: value for key, value in texts.items() if CREDENTIALS[key].option}
 
 
 def _pairs(extensions: str) -> dict[str, str]:
@@ -333,121 +480,128 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
 
 
-def read_security(keys: Keys, folder: Path | None) -> Security:
-    """Reads the keys of a cluster that are about its security.
+def security_of(values: Values, folder: Path | None) -> Security:
+    """Returns the security of a cluster by the *values* of its table.
 
     Relative paths of files start in *folder*.
-
-    Raises:
-        InvalidSpec: a key is not valid, or does not fit the others.
     """
-    protocol = keys.choice("security_protocol", Protocol, Protocol.PLAINTEXT)
-    mechanism = _mechanism(keys, protocol)
-    values = {key: value for key in _NAMES if (value := _value(keys, key, folder)) is not None}
-    _refuse_unfitting(keys, protocol, mechanism, values)
-    settings = _read_settings(keys, folder)
-    _refuse_unused(keys, protocol, mechanism, settings)
-    written = {**values, **{f"settings.{name}": setting for name, setting in settings.items()}}
-    for key, text in written.items():
-        if not isinstance(text, SecretPlace) and (problem := unusable(key, str(text))):
-            keys.fail(key, *problem.split("; ", 1))
-    return Security(protocol=protocol, mechanism=mechanism, values=values, settings=settings)
+    written = {name: values[credential.key] for name, credential in CREDENTIALS.items()}
+    texts = {
+        name: located(value, folder, CREDENTIALS[name].field) if isinstance(value, SecretPlace) else value
+        for name, value in written.items()
+        if value is not None
+    }
+    settings: dict[str, Value | int | float | bool] = {}
+    for name, value in (values[SETTINGS] or {}).items():
+        setting = _setting(values.at, name, value)
+        settings[name] = located(setting, folder, "password") if isinstance(setting, SecretPlace) else setting
+    mechanism = values[SASL_MECHANISM]
+    return Security(protocol=values[SECURITY_PROTOCOL], mechanism=mechanism, values=texts, settings=settings)
 
 
-def _mechanism(keys: Keys, protocol: Protocol) -> Mechanism | None:
-    mechanism = keys.choice_if_set("sasl_mechanism", Mechanism)
-    if mechanism is None:
-        if protocol.has_login:
-            words = ", ".join(Mechanism)
-            keys.fail("sasl_mechanism", f"is missing, and security_protocol is {protocol}", f"write one of {words}")
-        return None
-    if not protocol.has_login:
+def _refuse_mechanism(values: Values) -> None:
+    """Refuses a way to log in where clients do not, and asks for one where they do."""
+    protocol, mechanism = values[SECURITY_PROTOCOL], values[SASL_MECHANISM]
+    if mechanism is None and protocol.has_login:
+        words = ", ".join(Mechanism)
+        values.fail(SASL_MECHANISM, f"is missing, and security_protocol is {protocol}", f"write one of {words}")
+    if mechanism is not None and not protocol.has_login:
         problem = f"is {mechanism.value!r}, but security_protocol is {protocol}, without a login"
-        keys.fail("sasl_mechanism", problem, 'write security_protocol = "SASL_SSL"', beside="security_protocol")
-    return mechanism
+        values.fail(SASL_MECHANISM, problem, 'write security_protocol = "SASL_SSL"')
 
 
-def _value(keys: Keys, key: str, folder: Path | None) -> Value | None:
-    # The path of a key is no secret; what the file has is.
-    is_secret = key not in OPEN_KEYS and key not in _PEM
-    value = read_value(keys, key, folder, secret=is_secret, field=_LOGINS.get(key, "" if is_secret else key))
-    if key in _PEM and isinstance(value, str):
-        if "-----BEGIN" in value:
-            keys.fail(key, "has a text in PEM", f'write the path of a file, {key} = "client.pem"')
-        return _file(value, folder)
+def _refuse_unfitting(values: Values, credential: Credential) -> None:
+    """Refuses a key that the cluster's login, or a connection without TLS, does not have."""
+    key, protocol = credential.key, values[SECURITY_PROTOCOL]
+    is_written = values[key] is not None
+    if not credential.mechanisms:
+        if is_written and not protocol.has_tls:
+            problem = f"is written, but security_protocol is {protocol}, without TLS"
+            remedy = f'write security_protocol = "{"SASL_SSL" if protocol.has_login else "SSL"}", or leave it out'
+            values.fail(key, problem, remedy)
+        return
+    mechanism = values[SASL_MECHANISM]
+    if mechanism is None and protocol.has_login:
+        return  # which login is meant is not known
+    if mechanism not in credential.mechanisms and is_written:
+        login = f"sasl_mechanism is {mechanism}" if mechanism else "there is no sasl_mechanism"
+        values.fail(key, f"is written, but {login}", "leave it out, or correct the mechanism")
+    if mechanism in credential.mechanisms and credential.is_needed and not is_written:
+        values.fail(key, f"is missing, and sasl_mechanism is {mechanism}", f"write {key.name} = {key.example}")
+
+
+def refuse_alone(values: Values, key: Key[Any], other: Key[Any]) -> None:
+    """Refuses *key* without the *other* one."""
+    if values[key] is not None and values[other] is None:
+        values.fail(key, f"is written without {other.name}", f"write {other.name}, too")
+
+
+def _refuse_settings(values: Values) -> None:
+    """Notes each setting that clients may not have, or that would have no effect."""
+    for name, value in (values[SETTINGS] or {}).items():
+        try:
+            _setting(values.at, name, value)
+            _refuse_unused(values, name)
+        except UnfitValue as unfit:
+            values.note(".".join(filter(None, (SETTINGS.name, name, unfit.part))), unfit.problem, unfit.remedy)
+        except MistakenKey:
+            continue
+
+
+def _setting(at: str, name: str, value: object) -> Value | int | float | bool:
+    """Reads the setting *name* of the cluster *at*.
+
+    Raises UnfitValue if it is not one that clients may have.
+    """
+    if _HAS_A_KEY.fullmatch(name):
+        refuse(f"has a key of its own in [{at}]", "use that; docs/connections.md has the keys")
+    if _OF_TIDEMARK.fullmatch(name):
+        refuse("is set by Tidemark", "leave it out")
+    for reason, names in _WITHOUT_EFFECT.items():
+        if names.fullmatch(name):
+            refuse(f"has no effect: {reason}", "leave it out")
+    if _ONE_SIDED.fullmatch(name):
+        problem = "would be a setting of librdkafka alone, and Spark's Java client logs in, too"
+        refuse(problem, f"leave it out, and use the keys of [{at}]")
+    if name == ISOLATION:
+        return value_types.word((READ_COMMITTED, READ_UNCOMMITTED)).read(value, name, f'"{READ_COMMITTED}"')
+    if _SECRET.fullmatch(name) or not isinstance(value, str | int | float):
+        return SECRET.read(value, f'"{name}"', f'{{ env = "KAFKA_{name.rpartition(".")[2].upper()}" }}')
+    if wrong := unusable(f"{SETTINGS.name}.{name}", str(value)):
+        refuse(*wrong.split("; ", 1))
     return value
 
 
-def _file(path: str, folder: Path | None) -> SecretPlace:
-    return SecretPlace(PlaceKind.FILE, str((folder or Path()).resolve() / path))
+def _refuse_unused(values: Values, name: str) -> None:
+    """Refuses a setting of a login, or of TLS, that the cluster does not have.
+
+    Raises:
+        UnfitValue: it has no effect.
+    """
+    protocol, mechanism = values[SECURITY_PROTOCOL], values[SASL_MECHANISM]
+    is_known = mechanism is not None or not protocol.has_login
+    if _OF_TOKEN_LOGINS.fullmatch(name) and mechanism is not Mechanism.OAUTHBEARER and is_known:
+        needed, remedy = "OAUTHBEARER", 'write sasl_mechanism = "OAUTHBEARER"'
+    elif name.startswith("sasl.") and not protocol.has_login:
+        needed, remedy = "a login", 'write security_protocol = "SASL_SSL"'
+    elif name.startswith("ssl.") and not protocol.has_tls:
+        needed, remedy = "TLS", 'write security_protocol = "SSL" or "SASL_SSL"'
+    else:
+        return
+    refuse(f"needs {needed}", f"leave it out, or {remedy}")
 
 
-def _refuse_unfitting(keys: Keys, protocol: Protocol, mechanism: Mechanism | None, values: Mapping[str, Value]) -> None:
-    """Raises InvalidSpec for keys that do not fit each other."""
-    is_token = mechanism is Mechanism.OAUTHBEARER
-    wanted = _OF_TOKENS[:3] if is_token else _OF_PASSWORDS if mechanism else ()
-    for key in wanted:
-        if key not in values:
-            problem = f"is missing, and sasl_mechanism is {mechanism}"
-            keys.fail(key, problem, f"write {key} = {_EXAMPLES[key]}", beside="sasl_mechanism")
-    unfitting: tuple[str, ...] = _OF_PASSWORDS if is_token or not mechanism else ()
-    unfitting += () if is_token else _OF_TOKENS
-    for key in unfitting:
-        if key in values:
-            login = f"sasl_mechanism is {mechanism}" if mechanism else "there is no sasl_mechanism"
-            keys.fail(
-                key, f"is written, but {login}", "leave it out, or correct the mechanism", beside="sasl_mechanism"
-            )
-    for key in _OF_TLS:
-        if key in values and not protocol.has_tls:
-            problem = f"is written, but security_protocol is {protocol}, without TLS"
-            remedy = f'write security_protocol = "{"SASL_SSL" if protocol.has_login else "SSL"}", or leave it out'
-            keys.fail(key, problem, remedy, beside="security_protocol")
-    for key, other in (
-        ("ssl_certificate", "ssl_key"),
-        ("ssl_key", "ssl_certificate"),
-        ("ssl_key_password", "ssl_key"),
-    ):
-        if key in values and other not in values:
-            keys.fail(key, f"is written without {other}", f"write {other}, too", beside=other)
-
-
-def _read_settings(keys: Keys, folder: Path | None) -> Mapping[str, Value | int | float | bool]:
-    table = keys.get("settings", dict, '{ "client.id" = "tidemark" }', {})
-    inner = Keys(keys.file, f"{keys.at}.settings", table)
-    settings: dict[str, Value | int | float | bool] = {}
-    for name, value in table.items():
-        if _HAS_A_KEY.fullmatch(name):
-            inner.fail(name, f"has a key of its own in [{keys.at}]", "use that; docs/connections.md has the keys")
-        if _OF_TIDEMARK.fullmatch(name):
-            inner.fail(name, "is set by Tidemark", "leave it out")
-        for reason, names in _WITHOUT_EFFECT.items():
-            if names.fullmatch(name):
-                inner.fail(name, f"has no effect: {reason}", "leave it out")
-        if _ONE_SIDED.fullmatch(name):
-            problem = "would be a setting of librdkafka alone, and Spark's Java client logs in, too"
-            inner.fail(name, problem, f"leave it out, and use the keys of [{keys.at}]")
-        if name == ISOLATION:
-            inner.word(name, (READ_COMMITTED, READ_UNCOMMITTED), READ_COMMITTED)
-        if isinstance(value, str | int | float) and not _SECRET.fullmatch(name):
-            settings[name] = value
-        elif (place := read_value(inner, name, folder)) is not None:
-            settings[name] = place
-    return settings
-
-
-def _refuse_unused(keys: Keys, protocol: Protocol, mechanism: Mechanism | None, settings: Mapping[str, object]) -> None:
-    """Raises InvalidSpec for a setting of a login, or of TLS, that the cluster does not have."""
-    for name in settings:
-        if _OF_TOKEN_LOGINS.fullmatch(name) and mechanism is not Mechanism.OAUTHBEARER:
-            needed, remedy = "OAUTHBEARER", 'write sasl_mechanism = "OAUTHBEARER"'
-        elif name.startswith("sasl.") and not protocol.has_login:
-            needed, remedy = "a login", 'write security_protocol = "SASL_SSL"'
-        elif name.startswith("ssl.") and not protocol.has_tls:
-            needed, remedy = "TLS", 'write security_protocol = "SSL" or "SASL_SSL"'
-        else:
-            continue
-        keys.fail(f"settings.{name}", f"needs {needed}", f"leave it out, or {remedy}", beside="settings")
+KEYS = (SECURITY_PROTOCOL, SASL_MECHANISM, *(credential.key for credential in _CREDENTIALS), SETTINGS)
+"""The keys of a cluster that are about its security."""
+RULES: tuple[Callable[[Values], object], ...] = (
+    _refuse_mechanism,
+    *(partial(_refuse_unfitting, credential=credential) for credential in _CREDENTIALS),
+    partial(refuse_alone, key=SSL_CERTIFICATE, other=SSL_KEY),
+    partial(refuse_alone, key=SSL_KEY, other=SSL_CERTIFICATE),
+    partial(refuse_alone, key=SSL_KEY_PASSWORD, other=SSL_KEY),
+    _refuse_settings,
+)
+"""Refuse keys that do not fit each other."""
 
 
 def in_the_clear(security: Security) -> str | None:

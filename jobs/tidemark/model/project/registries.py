@@ -14,18 +14,80 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.errors import InvalidArgument
 from tidemark.escaping import hide
-from tidemark.model.project.connections import shared_tables
-from tidemark.model.project.kafka_security import unusable
-from tidemark.model.project.secrets import EMPTY_VAULT, PlaceKind, SecretPlace, Value, Vault, read_value
-from tidemark.model.settings.toml_keys import Keys, read_tables
-from tidemark.model.settings.value_types import IDENTIFIER
+from tidemark.model.project.connections import REGISTRY, REGISTRY_EXAMPLE, named_tables, shared_tables
+from tidemark.model.project.kafka_security import refuse_alone, unusable
+from tidemark.model.project.secrets import EMPTY_VAULT, PATH, SECRET, SecretPlace, Value, Vault, located, text_or_place
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import TableForm, Values, optional, required
+from tidemark.model.settings.value_types import ADDRESS, refuse
 
-EXAMPLE = "https://registry.example.org"
-TABLE = "registry"
-_LOGINS = {"username": "login", "password": "password"}
-"""By key, the field of an Airflow connection."""
+TABLE = REGISTRY.name
+
+
+def _address(text: str, key: str, example: str) -> str:
+    try:
+        parts = urlsplit(text)
+        # urlsplit checks a port only when it is looked at.
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        # A text with a login may have a password, which the message must not have.
+        refuse("is not an address" if "@" in text else f"is {text!r}", f"write {key} = {example}")
+    if parts.username is not None or parts.password is not None:
+        refuse("has a login", "write username and password as keys of their own")
+    if parts.query or parts.fragment:
+        refuse(f"is {text!r}, with a query", f"write {key} = {example}")
+    return text.rstrip("/")
+
+
+URL = required(
+    "url",
+    value_types.text(ADDRESS).then(_address),
+    example=f'"{REGISTRY_EXAMPLE}"',
+    meaning="its address, `https` or `http`, with a path if the registry's interface is below one",
+)
+USERNAME = optional(
+    "username",
+    text_or_place(value_types.text()),
+    example='"tidemark"',
+    meaning="the user, for basic authentication",
+)
+PASSWORD = optional(
+    "password",
+    SECRET,
+    example='{ env = "REGISTRY_PASSWORD" }',
+    without="required with `username`",
+    meaning="the user's password",
+)
+SSL_CA = optional(
+    "ssl_ca",
+    PATH,
+    example='"certificates/ca.pem"',
+    without="CAs of the system",
+    meaning="PEM file with the CAs that sign the registry's certificate",
+)
+_FIELDS = {USERNAME: "login", PASSWORD: "password", SSL_CA: "ssl_ca"}
+"""By key, the usual field of an Airflow connection."""
+
+
+def _refuse_unused_ca(values: Values) -> None:
+    """Refuses CAs where no certificate is checked."""
+    if values[SSL_CA] is not None and not values[URL].startswith("https:"):
+        values.fail(SSL_CA, f"is written, but url is {values[URL]!r}", "write a url with https, or leave it out")
+
+
+FORM = TableForm(
+    keys=(URL, USERNAME, PASSWORD, SSL_CA),
+    rules=(
+        partial(refuse_alone, key=USERNAME, other=PASSWORD),
+        partial(refuse_alone, key=PASSWORD, other=USERNAME),
+        _refuse_unused_ca,
+    ),
+)
+"""The table of a registry, `[registry.NAME]`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +142,8 @@ def read_registries(file: str, content: Mapping[str, Any], folder: Path | None =
     Raises:
         InvalidSpec: registries are not valid; a line for each mistake.
     """
-    return read_tables(file, TABLE, content, partial(_read, folder))
+    tables = named_tables(FORM, file, REGISTRY, content, what="name of a registry")
+    return MappingProxyType({name: _registry(values, name, folder) for name, values in tables.items()})
 
 
 def shared_registries(folder: Path) -> Registries:
@@ -91,45 +154,16 @@ def shared_registries(folder: Path) -> Registries:
     Raises:
         InvalidSpec: the file is not valid.
     """
-    return shared_tables(folder, TABLE, f'{{ main = {{ url = "{EXAMPLE}" }} }}', read_registries)
+    return shared_tables(folder, REGISTRY, read_registries)
 
 
-def _read(folder: Path | None, name: str, keys: Keys) -> Registry:
-    if not IDENTIFIER.fullmatch(name):
-        remedy = "use a lower-case letter, then lower-case letters, digits and _"
-        raise InvalidSpec.at(keys.file, keys.at, "is not a valid name of a registry", remedy)
-    url = _url(keys)
-    values: dict[str, Value] = {}
-    for key, of_airflow in _LOGINS.items():
-        if (value := read_value(keys, key, folder, secret=key == "password", field=of_airflow)) is not None:
-            values[key] = value
-    for key, other in (("username", "password"), ("password", "username")):
-        if key in values and other not in values:
-            keys.fail(key, f"is written without {other}", f"write {other}, too", beside=other)
-    if (ca := read_value(keys, "ssl_ca", folder, secret=False, field="ssl_ca")) is not None:
-        if not url.startswith("https:"):
-            keys.fail("ssl_ca", f"is written, but url is {url!r}", "write a url with https, or leave it out")
-        place = SecretPlace(PlaceKind.FILE, str((folder or Path()).resolve() / ca)) if isinstance(ca, str) else ca
-        values["ssl_ca"] = place
-    return Registry(name, url, values)
-
-
-def _url(keys: Keys) -> str:
-    text: str = keys.text("url", EXAMPLE)
-    try:
-        parts = urlsplit(text)
-        # urlsplit checks a port only when it is looked at.
-        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_address = False
-    if not is_address:
-        # A text with a login may have a password, which the message must not have.
-        keys.fail("url", "is not an address" if "@" in text else f"is {text!r}", f'write url = "{EXAMPLE}"')
-    if parts.username is not None or parts.password is not None:
-        keys.fail("url", "has a login", "write username and password as keys of their own")
-    if parts.query or parts.fragment:
-        keys.fail("url", f"is {text!r}, with a query", f'write url = "{EXAMPLE}"')
-    return text.rstrip("/")
+def _registry(values: Values, name: str, folder: Path | None) -> Registry:
+    texts: dict[str, Value] = {}
+    for key, field_of_airflow in _FIELDS.items():
+        value = values[key]
+        if value is not None:
+            texts[key.name] = located(value, folder, field_of_airflow) if isinstance(value, SecretPlace) else value
+    return Registry(name, values[URL], texts)
 
 
 def with_secrets(registries: Registries, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Registries:

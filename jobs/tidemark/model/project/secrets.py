@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.value_types import TEXT, Form
+from tidemark.model.settings.toml_keys import suggestion_of
+from tidemark.model.settings.value_types import ANYTHING, TEXT, Form, ValueType, refuse, text
 
 KAFKA = "kafka"
 """The table of clusters; `--secrets` names its keys without it."""
@@ -29,12 +29,18 @@ class PlaceKind(StrEnum):
     AIRFLOW = "airflow"
 
 
+FIELD = "field"
+"""The key of a place in Airflow that names a field of the connection."""
+_WORDS = (*PlaceKind, FIELD)
 PLACE: Form = {
     "type": "object",
-    "properties": {**{kind.value: TEXT for kind in PlaceKind}, "field": TEXT},
+    "properties": {
+        **dict.fromkeys(_WORDS, TEXT),
+        PlaceKind.ENV: {"type": "string", "pattern": f"^{_VARIABLE.pattern}$"},
+    },
     "additionalProperties": False,
     "oneOf": [{"required": [kind.value]} for kind in PlaceKind],
-    "dependentRequired": {"field": [PlaceKind.AIRFLOW.value]},
+    "dependentRequired": {FIELD: [PlaceKind.AIRFLOW.value]},
 }
 """The form of a place."""
 
@@ -133,48 +139,70 @@ def _describe(value: SecretPlace) -> str:
             return f"Airflow's connection {value.name} ({value.field})"
 
 
-def read_value(keys: Keys, key: str, folder: Path | None, *, secret: bool = True, field: str = "") -> Value | None:
-    """Returns the value of *key*, or the place where it is kept.
-
-    None if the key is missing. No message has the value of a secret.
-
-    Args:
-        keys: the table.
-        key: its name.
-        folder: relative paths of files start here.
-        secret: the value may not be in the file itself.
-        field: of an Airflow connection, by default.
-
-    Raises:
-        InvalidSpec: the value is not a reference where it must be one, or names several places.
-    """
-    example = f'{{ env = "KAFKA_{key.rpartition(".")[2].upper()}" }}'
-    written_value = keys.content.get(key)
-    if secret and key in keys.content and not isinstance(written_value, dict):
-        keys.fail(key, "is written in the file itself", f'write {key} = {example}, {{ file = "…" }} or an Airflow one')
-    value = keys.get(key, (dict, str), example, None, form=PLACE if secret else {"anyOf": [TEXT, PLACE]})
-    if isinstance(value, dict):
-        return _reference(keys, key, value, folder, field or "password")
-    return None if value is None else str(keys.text(key, "…"))
-
-
-def _reference(keys: Keys, key: str, table: Mapping[str, object], folder: Path | None, field: str) -> SecretPlace:
-    inner = Keys(keys.file, f"{keys.at}.{key}", table)
+def _place(table: Mapping[str, object]) -> SecretPlace:
+    """Reads the table of a place; no message has a value of it, which may be the secret itself."""
     places = [kind for kind in PlaceKind if kind in table]
+    near = [name for name in table if name not in _WORDS]
     if len(places) != 1:
+        if near and not places:
+            refuse("is not a valid key here", suggestion_of(near[0], _WORDS, "keys"), part=near[0])
         problem = f"names {' and '.join(places)}" if places else "names no place"
-        keys.fail(key, problem, f"write exactly one of {', '.join(PlaceKind)}")
+        refuse(problem, f"write exactly one of {', '.join(PlaceKind)}")
     (kind,) = places
-    name = table[kind]
+    name, field = table[kind], table.get(FIELD, "")
     if not isinstance(name, str) or not name:
-        inner.fail(kind, "is not a name", f'write {kind} = "NAME"')
+        refuse("is not a name", f'write {kind} = "NAME"', part=kind)
     if kind is PlaceKind.ENV and not _VARIABLE.fullmatch(name):
-        inner.fail(kind, "is not the name of an environment variable", "use letters, digits and _")
-    allowed = {kind, "field"} if kind is PlaceKind.AIRFLOW else {kind}
-    inner.refuse_all_but(allowed)
-    if kind is PlaceKind.FILE:
-        return SecretPlace(kind, str((folder or Path()).resolve() / name))
-    return SecretPlace(kind, name, inner.text("field", "password", field) if kind is PlaceKind.AIRFLOW else "")
+        refuse("is not the name of an environment variable", "use letters, digits and _", part=kind)
+    if near:
+        refuse("is not a valid key here", suggestion_of(near[0], _WORDS, "keys"), part=near[0])
+    if FIELD in table and kind is not PlaceKind.AIRFLOW:
+        refuse(f"is set, but the place is {kind}", "leave it out: connections of Airflow have fields", part=FIELD)
+    if FIELD in table and (not isinstance(field, str) or not field):
+        refuse("is not a name", f'write {FIELD} = "password"', part=FIELD)
+    return SecretPlace(kind, name, str(field))
+
+
+def _secret(value: object, key: str, example: str) -> SecretPlace:
+    if not isinstance(value, dict):
+        refuse("is written in the file itself", f'write {key} = {example}, {{ file = "…" }} or an Airflow one')
+    return _place(value)
+
+
+SECRET = ValueType("place", ANYTHING, PLACE, _secret)
+"""The type of the places of secrets, which may not be in the file itself."""
+
+
+def text_or_place(of_text: ValueType[str]) -> ValueType[Value]:
+    """The type of texts, and of their places."""
+
+    def judge(value: str | dict[str, object], key: str, example: str) -> Value:
+        return of_text.judge(value, key, example) if isinstance(value, str) else _place(value)
+
+    return ValueType("string or place", (str, dict), {"anyOf": [of_text.form, PLACE]}, judge)
+
+
+def _path(value: Value, key: str, _: str) -> SecretPlace:
+    if isinstance(value, SecretPlace):
+        return value
+    if "-----BEGIN" in value:
+        refuse("has a text in PEM", f'write the path of a file, {key} = "client.pem"')
+    return SecretPlace(PlaceKind.FILE, value)
+
+
+PATH = replace(text_or_place(text()).then(_path), word="path or place")
+"""The type of paths of files in PEM, and of places of their texts."""
+
+
+def located(place: SecretPlace, folder: Path | None, field: str) -> SecretPlace:
+    """Returns *place* with an absolute path in *folder*, or with the usual *field* of an Airflow connection."""
+    match place.kind:
+        case PlaceKind.FILE:
+            return replace(place, name=str((folder or Path()).resolve() / place.name))
+        case PlaceKind.AIRFLOW:
+            return replace(place, field=place.field or field)
+        case PlaceKind.ENV:
+            return place
 
 
 def read_given(file: Path) -> dict[str, str]:

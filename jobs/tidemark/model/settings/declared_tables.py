@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tidemark.collecting import names_in, omit
+from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings import value_types
 from tidemark.model.settings.conditions import Needs
@@ -390,7 +390,12 @@ class TableForm:
     rules: tuple[Callable[[Values], object], ...] = ()
 
     def kind_of(self, table: Mapping[str, Any]) -> TableKind | None:
-        """Returns the kind of *table*; None: it has none."""
+        """Returns the kind of *table*; None: it has none, or a misspelt key may say which."""
+        every_name = names_in(chain(self.keys, *(kind.keys for kind in self.kinds)))
+        deciding = {name for kind in self.kinds for name in (kind.key, kind.implied_by)} - {*table}
+        for name in outside(table, every_name):
+            if deciding.intersection(difflib.get_close_matches(name, every_name, n=1)):
+                return None
         return next((kind for kind in self.kinds if kind.has(table)), None)
 
     def keys_of(self, kind: TableKind | None) -> tuple[Key[Any], ...]:
@@ -398,6 +403,15 @@ class TableForm:
         if kind is None:
             return self.keys
         return (*(key for key in self.keys if key.name not in kind.refused), *kind.keys)
+
+    @property
+    def kinds_by_key(self) -> Mapping[Key[Any], Sequence[TableKind]]:
+        """The kinds that have each of the keys that not every kind has."""
+        kinds: dict[Key[Any], list[TableKind]] = {}
+        for kind in self.kinds:
+            for key in kind.keys:
+                kinds.setdefault(key, []).append(kind)
+        return kinds
 
     def _known(self, kind: TableKind | None) -> dict[str, list[Key[Any]]]:
         """Returns the keys that a table of *kind* may have, by name; None: those of all kinds may share one."""
@@ -437,7 +451,9 @@ class TableForm:
                 values.read(known[name], value)
             else:
                 near = _nearest(name, known, table)
-                misspelt.update(near)
+                # A key of another kind may be meant: it only explains why a required one is missing.
+                is_of_others = bool(self._kinds_with(name))
+                misspelt.update(key for key in near if not is_of_others or _any_required(known[key]))
                 values.note(name, *self._refusal(name, near, known, values.kind))
         keys = self.keys_of(values.kind)
         for key in keys:
@@ -511,6 +527,10 @@ def _unless_false(key: Key[Any], forms: Sequence[Form]) -> Form:
     if bool not in key.of_type.types:
         return {"allOf": forms}
     return {"if": {"properties": {key.name: {"const": True}}}, "then": {"allOf": forms}}
+
+
+def _any_required(keys: Iterable[Key[Any]]) -> bool:
+    return any(key.is_required for key in keys)
 
 
 def _nearest(name: str, known: Collection[str], table: Collection[str]) -> list[str]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from tidemark.errors import InvalidArgument
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import TableForm, Values, defaulted, required
 from tidemark.model.settings.intervals import instant_ms
-from tidemark.model.settings.toml_keys import Keys, read_inner
+from tidemark.model.settings.value_types import refuse
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CLOCK = r"([01]\d|2[0-3]):([0-5]\d)"
@@ -20,9 +21,6 @@ MINUTE_MS = 60_000
 WEEK_MS = 7 * 24 * 60 * MINUTE_MS
 _TIME = re.compile(rf"{_CLOCK}|(24):(00)")
 EXAMPLE = '["Sun 02:00-04:00 Europe/Berlin", "2026-12-24T00:00Z/2026-12-26T00:00Z"]'
-EXAMPLE_OF_CALENDAR = (
-    '{ zone = "Europe/Berlin", days = ["Mon", "Tue", "Wed", "Thu", "Fri"], from = "07:00", to = "19:00" }'
-)
 
 
 @dataclass(frozen=True)
@@ -103,46 +101,67 @@ def maintenance_window(text: str) -> MaintenanceWindow | None:
     return SingleTime(start_ms, end_ms) if separator and start_ms < end_ms else None
 
 
-def maintenance_windows(keys: Keys, key: str) -> Iterator[MaintenanceWindow]:
-    """Yields the maintenance windows that *key* lists."""
-    for text in keys.names(key, EXAMPLE, ()):
+def _windows(texts: tuple[str, ...], *_: str) -> tuple[MaintenanceWindow, ...]:
+    windows = []
+    for text in texts:
         if (window := maintenance_window(text)) is None:
-            keys.fail(key, f"has {text!r}", f"write hours, with a time zone unless it is UTC, such as {EXAMPLE}")
-        yield window
+            refuse(f"has {text!r}", f"write hours, with a time zone unless it is UTC, such as {EXAMPLE}")
+        windows.append(window)
+    return tuple(windows)
 
 
-def calendar(keys: Keys) -> WeeklyHours | None:
-    """Returns the hours in which an SLA is judged; None: always.
-
-    They are the table `calendar`.
-    """
-    table = keys.get("calendar", dict, EXAMPLE_OF_CALENDAR, None)
-    if table is None:
-        return None
-    return read_inner(keys, "calendar", table, weekly_hours)
+def _zone(name: str, key: str, example: str) -> ZoneInfo:
+    if (zone := zone_named(name)) is None:
+        refuse(f"is {name!r}, which is no time zone", f"write a name such as {key} = {example}")
+    return zone
 
 
-def weekly_hours(own: Keys) -> WeeklyHours:
-    """Reads the hours of a table."""
-    name = own.text("zone", "Europe/Berlin")
-    zone = zone_named(name)
-    if zone is None:
-        own.fail("zone", f"is {name!r}, which is no time zone", 'write a name such as zone = "Europe/Berlin"')
-    days = own.names("days", '["Mon", "Tue", "Wed", "Thu", "Fri"]', DAYS)
-    if unknown := [day for day in days if day not in DAYS]:
-        own.fail("days", f"has {unknown[0]!r}", f"use any of {', '.join(DAYS)}")
-    start, end = _minutes(own, "from", "00:00"), _minutes(own, "to", "24:00")
-    if start == end:
-        own.fail("to", "is the same time as from", 'write a later time, such as to = "19:00", or leave both out')
-    return WeeklyHours(frozenset(map(DAYS.index, days)), start, end, zone)
-
-
-def _minutes(keys: Keys, key: str, default: str) -> int:
-    """Returns a time of day as minutes after midnight."""
-    text = keys.text(key, default, default)
+def _time_of_day(text: str, key: str, example: str) -> int:
     if (minute := minute_of_day(text)) is None:
-        keys.fail(key, f"is {text!r}", f'write a time of day, such as {key} = "07:00"')
+        refuse(f"is {text!r}", f"write a time of day, such as {key} = {example}")
     return minute
+
+
+WINDOWS = value_types.texts().then(_windows)
+"""The type of lists of maintenance windows."""
+TIME_OF_DAY = value_types.text({"type": "string", "pattern": f"^({_TIME.pattern})$"}).then(_time_of_day)
+"""The type of times of day, minutes after midnight."""
+ZONE = required(
+    "zone",
+    value_types.text().then(_zone),
+    example='"Europe/Berlin"',
+    meaning="the time zone of their clock",
+)
+OF_DAYS = defaulted(
+    "days",
+    value_types.words(DAYS),
+    example='["Mon", "Tue", "Wed", "Thu", "Fri"]',
+    default=[*DAYS],
+    meaning="the days on which the hours begin",
+)
+FROM = defaulted("from", TIME_OF_DAY, example='"07:00"', default="00:00", meaning="when they begin, on that clock")
+TO = defaulted(
+    "to",
+    TIME_OF_DAY,
+    example='"19:00"',
+    default="24:00",
+    meaning="when they end; an end that is not after the begin is of the next day",
+)
+
+
+def _refuse_no_hours(values: Values) -> None:
+    if values[FROM] == values[TO]:
+        values.fail(TO, "is the same time as from", f"write a later time, such as to = {TO.example}, or leave both out")
+
+
+CALENDAR = TableForm(keys=(ZONE, OF_DAYS, FROM, TO), rules=(_refuse_no_hours,))
+"""The table of hours of days in a time zone."""
+
+
+def weekly_hours(values: Values) -> WeeklyHours:
+    """Returns the hours of a table of CALENDAR."""
+    days = frozenset(map(DAYS.index, values[OF_DAYS]))
+    return WeeklyHours(days, values[FROM], values[TO], values[ZONE])
 
 
 def minute_of_day(text: str) -> int | None:

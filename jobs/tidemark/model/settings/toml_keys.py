@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from tidemark.collecting import omit
@@ -32,7 +30,7 @@ MOST_TRIES = 2
 Once without a part of the key, and once without the whole.
 """
 
-ASKING = ("measure",)
+ASKING: tuple[str, ...] = ()
 """Keys that decide which other keys exist."""
 
 
@@ -146,25 +144,6 @@ def read_inner(keys: Keys, key: str, content: Mapping[str, Any], read: Callable[
         error.key = at
         raise error
     return result
-
-
-def read_tables(file: str, at: str, tables: Mapping[str, Any], read: Callable[[str, Keys], T]) -> Mapping[str, T]:
-    """Reads each of the *tables* at *at* of *file*, by its name.
-
-    Raises:
-        InvalidSpec: with a line for each mistake of all tables.
-    """
-    results: dict[str, T] = {}
-    mistakes: list[InvalidSpec] = []
-    for name, table in tables.items():
-        content = table if isinstance(table, dict) else {}
-        result, wrong = read_whole(file, _place(at, name), content, partial(read, name))
-        mistakes += wrong
-        if result is not None:
-            results[name] = result
-    if mistakes:
-        raise InvalidSpec("\n".join(map(str, mistakes)))
-    return MappingProxyType(results)
 
 
 def _place(at: str, key: str) -> str:
@@ -333,10 +312,6 @@ class Keys:
         """Returns a whole number of *least* or more, or *default*."""
         return self.read(key, value_types.count(least), example, default)
 
-    def number(self, key: str, example: str, default: Any) -> Any:
-        """Returns a number (float), or *default*."""
-        return self.read(key, value_types.number(), example, default)
-
     def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
         """Returns one of *words*; without a *default* the key is required."""
         example = f'"{default or next(iter(words))}"'
@@ -380,10 +355,6 @@ class Keys:
 
     def done(self) -> None:
         """Refuses unknown keys."""
-        self.refuse_all_but(self.asked)
-
-    def refuse_all_but(self, allowed: Collection[str]) -> None:
-        """Refuses keys that are not *allowed*."""
         for key in self.content:
-            if key not in allowed:
-                self.fail(key, "is not a valid key here", suggestion_of(key, allowed, "keys"), beside=ASKING)
+            if key not in self.asked:
+                self.fail(key, "is not a valid key here", suggestion_of(key, self.asked, "keys"), beside=ASKING)

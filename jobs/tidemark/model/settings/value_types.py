@@ -25,6 +25,7 @@ Form: TypeAlias = Mapping[str, Any]
 
 TEXT: Form = {"type": "string", "minLength": 1}
 TEXTS: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+ADDRESS: Form = {"type": "string", "pattern": "^https?://"}
 COUNT: Form = {"type": "integer", "minimum": 1}
 LENGTH: Form = {"type": "string", "pattern": rf"^\s*{DURATION.pattern}\s*$"}
 LENGTH_ABOVE_0: Form = {**LENGTH, "not": {"pattern": r"^\s*0+(\.0+)?\s*[a-z]"}}
@@ -37,6 +38,10 @@ JSON_TYPES: Mapping[type, str] = {
 WORDS: Mapping[type, str] = {
     str: "string", int: "integer", float: "number", bool: "boolean", list: "list", dict: "table"
 }  # fmt: skip
+
+
+ANYTHING = (bool, object)
+"""The types of a value that is judged as it is, for example because a message must not show it."""
 
 
 class UnfitValue(Exception):  # what reads a table tells it as a mistake
@@ -108,6 +113,17 @@ def plain(*types: type, form: Form | None = None) -> ValueType[Any]:
 def flag() -> ValueType[bool]:
     """The type of true and false."""
     return plain(bool)
+
+
+def true() -> ValueType[bool]:
+    """The type of true, for keys that only say something where they are written."""
+
+    def judge(value: object, key: str, _: str) -> bool:
+        if value is not True:
+            refuse(f"is {value!r}", f"write {key} = true, or leave it out")
+        return True
+
+    return ValueType("boolean", ANYTHING, {"const": True}, judge)
 
 
 def text(form: Form = TEXT) -> ValueType[str]:

@@ -5,89 +5,63 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tidemark.collecting import names_in, outside, present
-from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.measures.burn_rate import BURN_RATE
-from tidemark.model.measures.complete_by import COMPLETE_BY
+from tidemark.errors import InvalidSpec
+from tidemark.model.kinds.operator import Operator
 from tidemark.model.measures.completeness import COMPLETENESS, OUTCOMES
-from tidemark.model.measures.registry import MEASURES, Measure, Thresholds
+from tidemark.model.measures.limits import ERROR_AFTER, WARN_AFTER, Thresholds
+from tidemark.model.measures.registry import MEASURES, Measure
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.files import Project
+from tidemark.model.settings.declared_tables import Key, MistakenKey, Values
 from tidemark.model.settings.lengths import for_people, length_in_toml
-from tidemark.model.settings.maintenance_windows import (
-    MaintenanceWindow,
-    WeeklyHours,
-    calendar,
-    maintenance_windows,
+from tidemark.model.settings.maintenance_windows import MaintenanceWindow, WeeklyHours, weekly_hours
+from tidemark.model.settings.toml_keys import read_toml, suggestion_of
+from tidemark.model.settings.value_types import IDENTIFIER
+from tidemark.model.slas.sla_keys import (
+    BURN_WINDOWS,
+    BY,
+    HOURS,
+    IGNORE_WHEN_IDLE,
+    LATENCY,
+    LEAST_RECORDS,
+    MAINTENANCE,
+    MAINTENANCE_WINDOWS,
+    MEASURE,
+    OBJECTIVE,
+    OBJECTIVES,
+    OPEN_AFTER,
+    OVER,
+    OWNER,
+    PLACE,
+    PROMISED_TARGET,
+    RECORDED,
+    RESOLVE_AFTER,
+    RUNBOOK,
+    SEVERITY,
+    SUBJECT,
+    WHILE_CATCHING_UP,
+    WINDOW,
+    BurnWindow,
+    MeasureKind,
+    ResultPlace,
+    WhileCatchingUp,
+    form,
 )
-from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import Keys, read_inner, read_toml, read_whole, suggestion_of
-from tidemark.model.settings.value_types import IDENTIFIER, LENGTH_ABOVE_0, Form
 from tidemark.model.topology import Topology, name_in, of_jobs
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import (
-    BurnRate,
-    Objective,
-    Severity,
-    Sla,
-)
-
-
-class ResultPlace(StrEnum):
-    """Where readers look for the results of a sink with current rows."""
-
-    VIEW = "view"
-    """The view of the table's name: exact at once."""
-    TABLE = "table"
-    """The files of the table: merged every `refresh`."""
-
-
-class WhileCatchingUp(StrEnum):
-    """Judgement of a late subject while its streams catch up."""
-
-    COUNT = "count"
-    """The SLA breaks as at any other time."""
-    EXCUSE = "excuse"
-    """The SLA passes, and its result gives the reason."""
-
+from tidemark.semantics.sla import BurnRate, Objective, Severity, Sla
 
 SHORT = 12
 """Divisor of `over`: a burn rate is also measured over that time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BurnWindow:
-    """A time over which the burn rate of an objective is judged.
-
-    The SLA is broken if the rate over `over_ms` and over a twelfth of it reach `rate`.
-    """
-
-    over_ms: int
-    rate: float
-    severity: Severity
-
-
-DEADLINE: Form = {"anyOf": [LENGTH_ABOVE_0, {"type": "string", "pattern": r"^\d\d:\d\d( .+)?$"}]}
-"""The form of `complete_by`: a length, or a time of day."""
-BURN_WINDOWS = (
-    BurnWindow(over_ms=3_600_000, rate=14.4, severity=Severity.CRITICAL),
-    BurnWindow(over_ms=21_600_000, rate=6, severity=Severity.CRITICAL),
-    BurnWindow(over_ms=3 * DAY_MS, rate=1, severity=Severity.WARNING),
-)
-"""The windows of each objective.
-
-Source: Google's SRE Workbook, "Alerting on SLOs", table of recommended parameters.
-"""
-WINDOW_MS = 28 * DAY_MS
-MIN_RECORDS = 100
-OBJECTIVE_EXAMPLE = '{ latency = "30 s", target = 0.99 }'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,29 +178,10 @@ class Slas:
         return frozenset((*self.errors, *windows))
 
 
-KEYS = (
-    "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
-    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar",
-    "warn_after", "error_after", "warn_below", "error_below", "warn_above", "error_above",
-    "threshold", "target", "warn_at", "error_at", "min_records", "objective", "complete_by",
-)  # fmt: skip
-"""Keys of an SLA of any measure.
-
-An unknown key is reported before the mistakes that it may have caused.
-"""
-DECIDING = ("measure", "objective", "complete_by", "by")
-"""Keys that decide what is measured."""
-OF_AN_OBJECTIVE = frozenset(
-    {"measure", "over", "severity", "threshold", "target", "warn_at", "error_at", "min_records"}
-)
-"""Keys of a burn rate that an objective sets itself."""
-MAINTENANCE = "maintenance"
-"""Key for all SLAs: of the file, or of a topology's table."""
-RECORDED = "recorded"
-"""Key of a topology without a file, of queries of jobs."""
-RESOLVE_AFTER_MS = 600_000
 GROUPS_OVER_MS = 86_400_000
 """Time after which an unseen group of rows counts no more."""
+OF_TOPOLOGIES = (MAINTENANCE, RECORDED)
+"""The keys of the table of a topology, beside its SLAs."""
 CLOCKS_APART_MS = 60_000
 """Largest lead of a check's instant over this clock.
 
@@ -300,10 +255,10 @@ def mistakes(
     except InvalidSpec as error:
         return [error]
     # A list is the maintenance of all topologies, and a table is a topology's.
-    tables = {name: table for name, table in content.items() if not _is_setting(name, table, {MAINTENANCE})}
+    tables = {name: table for name, table in content.items() if not _is_setting(name, table, (MAINTENANCE,))}
     recorded = _recorded(content)
     errors = [
-        InvalidSpec.at(path.name, f"{name}.{RECORDED}", "has a topology file", f"remove {RECORDED}")
+        InvalidSpec.at(path.name, f"{name}.{RECORDED.name}", "has a topology file", f"remove {RECORDED.name}")
         for name in recorded
         if name in names
     ]
@@ -323,13 +278,14 @@ def _unknown(file: str, name: str, table: Any, names: Collection[str]) -> Invali
     """Returns the mistake about *name*, which is not among *names*."""
     remedy = suggestion_of(name, names, "topologies")
     if isinstance(table, list):
-        remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
+        remedy = f"maintenance of all topologies has the key {MAINTENANCE.name}"
     content = table if isinstance(table, dict) else {}
     values = {key: value for key, value in content.items() if not isinstance(value, dict)}
-    if RECORDED in values:
-        return InvalidSpec.at(file, f"{name}.{RECORDED}", f"is {values[RECORDED]!r}", f"write {RECORDED} = true")
-    for key in difflib.get_close_matches(RECORDED, values, n=1):
-        return InvalidSpec.at(file, f"{name}.{key}", "is not a valid key here", f"did you mean {RECORDED}?")
+    recorded = RECORDED.name
+    if recorded in values:
+        return InvalidSpec.at(file, f"{name}.{recorded}", f"is {values[recorded]!r}", f"write {recorded} = true")
+    for key in difflib.get_close_matches(recorded, values, n=1):
+        return InvalidSpec.at(file, f"{name}.{key}", "is not a valid key here", f"did you mean {recorded}?")
     return InvalidSpec.at(file, name, "is not a topology", remedy)
 
 
@@ -356,11 +312,11 @@ def topologies_of_jobs(slas: Path, files: Iterable[Path]) -> dict[str, Topology]
 
 
 def _recorded(content: Mapping[str, Any]) -> list[str]:
-    return [name for name, table in content.items() if isinstance(table, dict) and table.get(RECORDED) is True]
+    return [name for name, table in content.items() if isinstance(table, dict) and table.get(RECORDED.name) is True]
 
 
 def _slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: table for name, table in tables.items() if not _is_setting(name, table, {MAINTENANCE, RECORDED})}
+    return {name: table for name, table in tables.items() if not _is_setting(name, table, OF_TOPOLOGIES)}
 
 
 def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) -> Slas:
@@ -372,21 +328,20 @@ def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) ->
     specs: list[SlaSpec] = []
     errors: dict[str, InvalidSpec] = {}
     windows: list[MaintenanceWindow] = []
-    for place, within in (("", content), (topology.name, tables)):
-        try:
-            windows += _of_all(Keys(file, place, within))
-        except InvalidSpec as error:
-            errors[f"{place}.{MAINTENANCE}".removeprefix(".")] = error
-    if tables.get(RECORDED, True) is not True and not isinstance(tables[RECORDED], dict):
-        problem, remedy = f"is {tables[RECORDED]!r}", f"write {RECORDED} = true, or leave it out"
-        errors[RECORDED] = InvalidSpec.at(file, f"{topology.name}.{RECORDED}", problem, remedy)
+    of_all, of_topology = (
+        _settings(file, "", content, (MAINTENANCE,)),
+        _settings(file, topology.name, tables, OF_TOPOLOGIES),
+    )
+    for settings in (of_all, of_topology):
+        errors |= {mistake.key: mistake for mistake in settings.mistakes}
+        with suppress(MistakenKey):
+            times = settings[MAINTENANCE]
+            windows += times or ()
     for name, table in (_slas_of(tables) or DEFAULT_SLAS).items():
-        try:
-            read = _specs(file, name, table, topology)
-        except InvalidSpec as error:
-            errors[name] = error
-        else:
-            specs += (replace(spec, maintenance_windows=(*windows, *spec.maintenance_windows)) for spec in read)
+        read, mistakes = _read_specs(file, name, table, topology)
+        if mistakes:
+            errors[name] = InvalidSpec("\n".join(map(str, mistakes)))
+        specs += (replace(spec, maintenance_windows=(*windows, *spec.maintenance_windows)) for spec in read)
     counts = Counter(spec.name for spec in specs)
     for name in list(names_in(spec for spec in specs if not spec.compliance)):
         if counts[name] > 1:
@@ -395,157 +350,156 @@ def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) ->
     return Slas(specs=tuple(spec for spec in specs if spec.name not in errors), errors=errors)
 
 
-def _of_all(keys: Keys) -> Iterator[MaintenanceWindow]:
-    """Yields the maintenance windows of all SLAs in a table."""
-    if _is_setting(MAINTENANCE, keys.content.get(MAINTENANCE, {}), {MAINTENANCE}):
-        yield from maintenance_windows(keys, MAINTENANCE)
+def _settings(file: str, at: str, table: Mapping[str, Any], keys: Sequence[Key[Any]]) -> Values:
+    """Reads *keys* of a *table* that has tables beside them, whose names may be the same."""
+    settings = Values(file, at)
+    for key in keys:
+        if _is_setting(key.name, table.get(key.name, {}), keys):
+            settings.read([key], table[key.name])
+        else:
+            settings.read_default(key, key.example)
+    return settings
 
 
-def _is_setting(name: str, value: Any, settings: Collection[str]) -> bool:
+def _is_setting(name: str, value: Any, settings: Sequence[Key[Any]]) -> bool:
     """Returns True for one of *settings*; a table is none."""
-    return name in settings and not isinstance(value, dict)
+    return name in names_in(settings) and not isinstance(value, dict)
 
 
 def _is_about_operators(mistake: InvalidSpec, table: Any) -> bool:
     """Returns True if *mistake* in the *table* of an SLA may be none with other operators."""
     key = mistake.key.rpartition(".")[2]
-    return key in {"subject", "by", "place"} or (key == "measure" and table.get(key) in MEASURES)
+    return key in names_in((SUBJECT, BY, PLACE)) or (key == MEASURE.name and table.get(key) in MEASURES)
 
 
-def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
-    """Reads the SLAs of a *table*: those of its objective, or one.
-
-    Raises InvalidSpec with a line for each mistake.
-    """
-    specs, wrong = _read_specs(file, name, table, topology)
-    if wrong or specs is None:
-        raise InvalidSpec("\n".join(map(str, wrong)))
-    return specs
-
-
-def _read_specs(
-    file: str, name: str, table: Any, topology: Topology
-) -> tuple[tuple[SlaSpec, ...] | None, list[InvalidSpec]]:
-    """Reads the SLAs of a *table*, and every mistake in it."""
+def _read_specs(file: str, name: str, table: Any, topology: Topology) -> tuple[tuple[SlaSpec, ...], list[InvalidSpec]]:
+    """Reads the SLAs of a *table*: those of its objective, or one. Of a table with mistakes it returns these alone."""
     at = f"{topology.name}.{name}"
     if not isinstance(table, dict):
         remedy = f"write a table [{at}]"
         if isinstance(table, list):
-            remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
-        return None, [InvalidSpec.at(file, at, "is not a table of an SLA", remedy)]
+            remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE.name}"
+        return (), [InvalidSpec.at(file, at, "is not a table of an SLA", remedy)]
     is_reserved = name in {CHECKS, DECISION}
     if not IDENTIFIER.fullmatch(name) or is_reserved:
         problem = "is reserved for Tidemark" if is_reserved else "is not a valid SLA name"
-        return None, [InvalidSpec.at(file, at, problem, "use another name: lower-case letters, digits and _")]
-
-    def read(keys: Keys) -> tuple[SlaSpec, ...]:
-        keys.refuse_all_but(KEYS)
-        promised = keys.get("objective", dict, OBJECTIVE_EXAMPLE, None)
-        return (_spec(keys, name, topology),) if promised is None else _objective(keys, name, topology)
-
-    return read_whole(file, at, table, read)
-
-
-def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
-    # Only one measure has this key, so it need not be named.
-    complete_by = keys.text("complete_by", "10 min", None, form=DEADLINE)
-    usual = STALENESS if complete_by is None else COMPLETE_BY
-    measure = MEASURES[keys.word("measure", MEASURES, usual.name)]
-    if complete_by is not None and measure is not COMPLETE_BY:
-        keys.fail("complete_by", f"is set, but measure is {measure.name!r}", "leave one of the two out")
-    by = keys.names("by", '["sensor"]', ())
-    subject = _subject(keys, measure, topology, by)
-    spec = SlaSpec(
-        name=name,
-        subject=subject,
-        place=_place(keys, measure, subject, topology),
-        measure=measure,
-        by=by,
-        limits=measure.limits(keys),
-        over_ms=_over_ms(keys, measure, by),
-        severity=Severity(keys.choice("severity", Severity, Severity.CRITICAL)),
-        **_of_any(keys, measure),
+        return (), [InvalidSpec.at(file, at, problem, "use another name: lower-case letters, digits and _")]
+    values = form().read(file, at, table, examples=_nearer(table, topology))
+    values.judge(
+        _refuse_groups,
+        partial(_refuse_measure, topology=topology),
+        partial(_refuse_subject, topology=topology),
+        partial(_refuse_place, topology=topology),
+        _refuse_excuse,
+        _refuse_unseen_groups,
     )
-    _refuse_unseen_groups(keys, spec)
-    return spec
+    if values.kind is OBJECTIVES:
+        values.judge(_refuse_long_name, partial(_refuse_lost_rollups, topology=topology))
+    elif isinstance(values.kind, MeasureKind):
+        values.judge(values.kind.measure.limits.thresholds)
+    if values.mistakes:
+        return (), values.mistakes
+    return (_objective(values, name) if values.kind is OBJECTIVES else (_spec(values, name, topology),)), []
 
 
-def _of_any(keys: Keys, measure: Measure) -> dict[str, Any]:
-    """Reads the fields that SLAs of limits and of objectives share."""
+def _nearer(table: Mapping[str, Any], topology: Topology) -> dict[str, str]:
+    """Returns a better example of the subject of a *table*: one that *topology* has."""
+    kind = form().kind_of(table)
+    subjects = (kind.measure if isinstance(kind, MeasureKind) else STALENESS).subjects(topology)
+    return {SUBJECT.name: f'"{subjects[0]}"'} if subjects else {}
+
+
+def _measure(values: Values) -> Measure:
+    """Returns what is measured.
+
+    Raises MistakenKey where a mistake leaves that open.
+    """
+    if not isinstance(values.kind, MeasureKind):
+        raise MistakenKey(MEASURE.name)
+    return values.kind.measure
+
+
+def _groups(values: Values) -> tuple[str, ...]:
+    """Returns the columns whose groups are judged."""
+    by = None if values.kind is OBJECTIVES else values[BY]
+    return by or ()
+
+
+def _spec(values: Values, name: str, topology: Topology) -> SlaSpec:
+    measure = _measure(values)
+    return SlaSpec(
+        name=name,
+        subject=values[SUBJECT],
+        place=_place(values, topology),
+        measure=measure,
+        by=_groups(values),
+        limits=measure.limits.thresholds(values),
+        over_ms=_over_ms(values),
+        severity=values[SEVERITY],
+        **_of_any(values),
+    )
+
+
+def _of_any(values: Values) -> dict[str, Any]:
+    """Returns the fields that SLAs of limits and of objectives share."""
+    hours = values[HOURS]
     return {
-        "owner": keys.text("owner", "orders team"),
-        "ignore_when_idle": bool(keys.get("ignore_when_idle", bool, "true", False)),
-        "while_catching_up": _while_catching_up(keys, measure),
-        "runbook": keys.text("runbook", "https://wiki.example.org/late-boards", None),
-        "damping": Damping(
-            open_after_ms=keys.duration("open_after", "5 min", 0, zero=True),
-            resolve_after_ms=keys.duration("resolve_after", "10 min", RESOLVE_AFTER_MS, zero=True),
-        ),
-        "maintenance_windows": tuple(maintenance_windows(keys, "maintenance_windows")),
-        "calendar": calendar(keys),
+        "owner": values[OWNER],
+        "ignore_when_idle": values[IGNORE_WHEN_IDLE],
+        "while_catching_up": values[WHILE_CATCHING_UP],
+        "runbook": values[RUNBOOK],
+        "damping": Damping(open_after_ms=values[OPEN_AFTER], resolve_after_ms=values[RESOLVE_AFTER]),
+        "maintenance_windows": values[MAINTENANCE_WINDOWS] or (),
+        "calendar": None if hours is None else weekly_hours(hours),
     }
 
 
-def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]:
-    """Reads an objective: an SLA of a burn rate for each window."""
-    longest = max((_window_name("", window) for window in BURN_WINDOWS), key=len)
-    if not IDENTIFIER.fullmatch(name + longest):
-        raise InvalidSpec.at(
-            keys.file, keys.at, "is too long for an objective", f"shorten it by {len(longest)} letters"
-        )
-    for key in keys.content:
-        if key in OF_AN_OBJECTIVE:
-            keys.fail(key, "is set, but an objective has its own", "leave it out")
-    subject = _subject(keys, BURN_RATE, topology, ())
-
-    def read(of_objective: Keys) -> tuple[int, list[BurnRate]]:
-        threshold_ms = of_objective.duration("latency", "30 s")
-        target = of_objective.number("target", "0.99", ...)
-        window_ms: int = of_objective.duration("window", "28 d", WINDOW_MS)
-        min_records = of_objective.count("min_records", "100", MIN_RECORDS)
-        _refuse_window(of_objective, window_ms, topology)
-        try:
-            promised = Objective(threshold_ms=threshold_ms, target=target)
-            return window_ms, [
-                BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
-                for window in BURN_WINDOWS
-            ]
-        except InvalidArgument:
-            rate = max(each.rate for each in BURN_WINDOWS)
-            remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
-            of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
-
-    window_ms, limits = read_inner(keys, "objective", keys.get("objective", dict, OBJECTIVE_EXAMPLE), read)
-    shared = {"subject": subject, "measure": BURN_RATE, **_of_any(keys, BURN_RATE)}
+def _objective(values: Values, name: str) -> tuple[SlaSpec, ...]:
+    """Returns the SLAs of an objective: a burn rate for each window."""
+    promised = _promised(values)
+    objective = Objective(threshold_ms=promised[LATENCY], target=promised[PROMISED_TARGET])
+    shared = {"subject": values[SUBJECT], "measure": _measure(values), **_of_any(values)}
     return tuple(
         SlaSpec(
             name=_window_name(name, window),
-            limits=limit,
+            limits=BurnRate(
+                objective=objective,
+                warn_at=window.rate,
+                error_at=window.rate,
+                min_records=promised[LEAST_RECORDS],
+            ),
             over_ms=window.over_ms,
             severity=window.severity,
-            compliance=Compliance(name=name, window_ms=window_ms),
+            compliance=Compliance(name=name, window_ms=promised[WINDOW]),
             **shared,
         )
-        for window, limit in zip(BURN_WINDOWS, limits, strict=True)
+        for window in BURN_WINDOWS
     )
 
 
-def _least_target(rate: float) -> float:
-    """Returns the lowest target whose budget can burn at *rate*, in 1/1000."""
-    return math.ceil(1_000 * (1 - 1 / rate)) / 1_000
+def _promised(values: Values) -> Values:
+    """Returns the table of an objective."""
+    promised = values[OBJECTIVE]
+    assert promised is not None  # only tables that have one are objectives
+    return promised
 
 
-def _refuse_window(keys: Keys, window_ms: int, topology: Topology) -> None:
-    """Refuses a window whose records cannot be counted."""
-    shortest_ms = max(window.over_ms for window in BURN_WINDOWS)
-    if window_ms < shortest_ms:
-        problem = f"is {for_people(window_ms)}, shorter than the longest burn-rate window"
-        remedy = f'write "{length_in_toml(shortest_ms)}" or longer, such as "{length_in_toml(WINDOW_MS)}"'
-        keys.fail("window", problem, remedy)
-    kept_ms = topology.retention.reports_ms
+def _refuse_long_name(values: Values) -> None:
+    """Refuses a name to which those of windows cannot be added."""
+    longest = max((_window_name("", window) for window in BURN_WINDOWS), key=len)
+    name = values.at.rpartition(".")[2]
+    if not IDENTIFIER.fullmatch(name + longest):
+        remedy = f"shorten it by {len(longest)} letters"
+        raise InvalidSpec.at(values.file, values.at, "is too long for an objective", remedy)
+
+
+def _refuse_lost_rollups(values: Values, topology: Topology) -> None:
+    """Refuses a window whose records cannot be counted to its end."""
+    promised = _promised(values)
+    kept_ms, window_ms = topology.retention.reports_ms, promised[WINDOW]
     if kept_ms is not None and kept_ms < window_ms:
         problem = f"is {for_people(window_ms)}, but {topology.name} keeps rollups for {for_people(kept_ms)}"
-        keys.fail("window", problem, "raise retention.reports of the topology, or write a shorter window")
+        promised.fail(WINDOW, problem, "raise retention.reports of the topology, or write a shorter window")
 
 
 def _window_name(name: str, window: BurnWindow) -> str:
@@ -553,76 +507,105 @@ def _window_name(name: str, window: BurnWindow) -> str:
     return f"{name}_{length_in_toml(window.over_ms).replace(' ', '')}"
 
 
-def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
+def _refuse_unseen_groups(values: Values) -> None:
     """Refuses an `over` that ends before a group is stale."""
-    if not spec.by or not isinstance(spec.limits, Sla):
+    if not _groups(values) or _measure(values) is not STALENESS:
         return
-    longest_ms = round(max(present((spec.limits.warn_after_ms, spec.limits.error_after_ms))))
-    if spec.over_ms <= longest_ms:
-        problem = f"is {for_people(spec.over_ms)}, after which an unseen group counts no more"
+    over_ms, longest_ms = _over_ms(values), max(present((values[WARN_AFTER], values[ERROR_AFTER])), default=0)
+    if over_ms <= longest_ms:
+        problem = f"is {for_people(over_ms)}, after which an unseen group counts no more"
         remedy = f"write a longer time than the limit of {for_people(longest_ms)}"
-        keys.fail("over", problem, remedy, beside=("by", "warn_after", "error_after"))
+        values.fail(OVER, problem, remedy)
 
 
-def _over_ms(keys: Keys, measure: Measure, by: Collection[str]) -> int:
+def _over_ms(values: Values) -> int:
+    """Returns the time before the check that is measured."""
+    measure = _measure(values)
     if measure.fixed_over_ms is not None:
         return measure.fixed_over_ms
-    over_ms: int = keys.duration("over", "10 min", GROUPS_OVER_MS if by else measure.usual_over_ms)
-    return over_ms
+    return values[OVER] or (GROUPS_OVER_MS if _groups(values) else measure.usual_over_ms)
 
 
-def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[str]) -> str:
-    if by:
-        return _subject_of_groups(keys, measure, topology, by)
-    allowed = measure.subjects(topology)
-    if not topology.outside_sources and measure.any_operator:
-        return str(keys.text("subject", "orders"))  # nothing was recorded yet, so any query may come
-    if not allowed:
+def _may_have_any_subject(measure: Measure, topology: Topology) -> bool:
+    """Returns True if nothing was recorded yet, so that any query may come."""
+    return measure.any_operator and not topology.outside_sources
+
+
+def _refuse_measure(values: Values, topology: Topology) -> None:
+    """Refuses a measure that nothing in *topology* has."""
+    measure = _measure(values)
+    if not measure.subjects(topology) and not _may_have_any_subject(measure, topology):
         problem, remedy = measure.without_subjects
-        keys.fail("measure", f"is {measure.name!r}, but {problem}", remedy)
-    subject = str(keys.text("subject", allowed[0]))
-    if subject not in allowed:
-        problem, remedy = f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}"
-        keys.fail("subject", problem, remedy, beside=DECIDING)
-    return subject
+        values.fail(MEASURE, f"is {measure.name!r}, but {problem}", remedy)
 
 
-def _subject_of_groups(keys: Keys, measure: Measure, topology: Topology, by: Collection[str]) -> str:
-    """Reads the operator whose staleness is judged for each group *by* columns."""
-    if measure is not STALENESS:
+def _refuse_subject(values: Values, topology: Topology) -> None:
+    """Refuses a subject that the measure does not have; of an unknown measure, one that none has."""
+    subject = values[SUBJECT]
+    if values.kind is None:
+        of_any = {each for measure in MEASURES.values() for each in measure.subjects(topology)}
+        if topology.outside_sources and subject not in of_any:
+            values.fail(SUBJECT, f"is {subject!r}, which has no measure", suggestion_of(subject, of_any, "subjects"))
+        return
+    measure = _measure(values)
+    if by := _groups(values):
+        _refuse_ungrouped(values, topology, by)
+        return
+    allowed = measure.subjects(topology)
+    if allowed and subject not in allowed and not _may_have_any_subject(measure, topology):
+        values.fail(SUBJECT, f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}")
+
+
+def _refuse_groups(values: Values) -> None:
+    """Refuses groups where a measure has none."""
+    measure = _measure(values)
+    if _groups(values) and measure is not STALENESS:
         remedy = 'leave it out, or measure = "staleness"'
-        keys.fail("by", f"is set, but {measure} is not measured by groups", remedy, beside=DECIDING)
+        values.fail(BY, f"is set, but {measure} is not measured by groups", remedy)
+
+
+def _refuse_ungrouped(values: Values, topology: Topology, by: Collection[str]) -> None:
+    """Refuses a subject without groups *by* these columns."""
+    if _measure(values) is not STALENESS:
+        return
     grouped = {name: o.groups for name, o in topology.operators.items() if o.groups}
-    subject = str(keys.text("subject", next(iter(grouped), "latest")))
+    subject = values[SUBJECT]
     if subject not in grouped:
         by_columns = ", ".join(f"{name} (by {', '.join(columns)})" for name, columns in grouped.items())
-        problem = f"is {subject!r}, which has no groups"
-        keys.fail("subject", problem, f"with `by`, use one of {by_columns}", beside=DECIDING)
+        values.fail(SUBJECT, f"is {subject!r}, which has no groups", f"with `by`, use one of {by_columns}")
     if outside(by, grouped[subject]):
         remedy = f"use columns of the key of {subject}: {', '.join(grouped[subject])}"
-        keys.fail("by", f"is {[*by]}", remedy, beside="subject")
-    return subject
+        values.fail(BY, f"is {[*by]}", remedy)
 
 
-def _while_catching_up(keys: Keys, measure: Measure) -> WhileCatchingUp:
-    chosen = WhileCatchingUp(keys.choice("while_catching_up", WhileCatchingUp, WhileCatchingUp.COUNT))
+def _refuse_excuse(values: Values) -> None:
+    """Refuses to excuse what is not late while a stream catches up."""
+    chosen, measure = values[WHILE_CATCHING_UP], _measure(values)
     if chosen is WhileCatchingUp.EXCUSE and not measure.is_excusable:
         problem = f"is {chosen.value!r}, but {measure} is not late while a stream catches up"
         remedy = f"leave it out, or measure {', '.join(name for name, each in MEASURES.items() if each.is_excusable)}"
-        keys.fail("while_catching_up", problem, remedy, beside=DECIDING)
-    return chosen
+        values.fail(WHILE_CATCHING_UP, problem, remedy)
 
 
-def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> ResultPlace:
-    """Reads where readers of *subject* look."""
-    place = ResultPlace(keys.choice("place", ResultPlace, ResultPlace.VIEW))
-    if place is ResultPlace.VIEW:
-        return place
+def _refuse_place(values: Values, topology: Topology) -> None:
+    """Refuses a place of what is not in the table of a sink."""
+    if values.kind is OBJECTIVES or values[PLACE] is ResultPlace.VIEW:
+        return
+    measure, subject = _measure(values), values[SUBJECT]
+    is_measured = measure is STALENESS or measure.is_latency
+    if not is_measured or not _sinks(measure, subject, topology):
+        problem = f"is {values[PLACE].value!r}, but {measure} of {subject!r} is not measured in a sink's table"
+        values.fail(PLACE, problem, "leave it out, or measure staleness or a latency of a sink with a table")
+
+
+def _sinks(measure: Measure, subject: str, topology: Topology) -> list[Operator]:
+    """Returns the sinks with a table that the *subject* of *measure* is."""
     tables = [o for o in topology.operators.values() if o.result_table]
-    sinks = [o for o in tables if subject == (o.result_table if measure is STALENESS else o.name)]
-    if not sinks or not (measure is STALENESS or (measure.is_latency)):
-        problem = f"is {place.value!r}, but {measure} of {subject!r} is not measured in a sink's table"
-        remedy = "leave it out, or measure staleness or a latency of a sink with a table"
-        keys.fail("place", problem, remedy, beside=(*DECIDING, "subject"))
+    return [o for o in tables if subject == (o.result_table if measure is STALENESS else o.name)]
+
+
+def _place(values: Values, topology: Topology) -> ResultPlace:
+    """Returns where readers of the subject look."""
     # Both places of an append-only table are the same.
-    return place if any(not sink.appends_each_record for sink in sinks) else ResultPlace.VIEW
+    sinks = _sinks(_measure(values), values[SUBJECT], topology)
+    return values[PLACE] if any(not sink.appends_each_record for sink in sinks) else ResultPlace.VIEW

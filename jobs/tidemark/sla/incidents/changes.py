@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
-from tidemark.model.measures.registry import Thresholds
+from tidemark.model.measures.limits import Thresholds
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS

@@ -21,7 +21,8 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.measures.contract import ALL_TABLES
 from tidemark.model.measures.registry import Need
-from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec, WhileCatchingUp
+from tidemark.model.slas.sla_keys import ResultPlace, WhileCatchingUp
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.buckets import quantile, value_of
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
