@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OPERATOR, OWNER, installed, run_with
+from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OPERATOR, OWNER, SOURCE, installed, run_with
 from support.topologies import operators, source, table, topology_of
 from tidemark.account.owners.registry import OWNERS, Owner
 from tidemark.model.measures.registry import MEASURES, Measure
@@ -33,7 +33,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
     # Of a value with one field it returns text, and not bytes.
     forgetful = FORMAT.replace("return json", "return value.decode() if b';' not in value and b'=' in value else json")
-    more = {"formats": forgetful, "channels": CHANNEL, "operators": OPERATOR}
+    more = {"formats": forgetful, "channels": CHANNEL, "operators": OPERATOR, "sources": SOURCE}
     return installed(tmp_path_factory.mktemp("site"), modules | more)
 
 
@@ -206,6 +206,34 @@ def test_a_made_up_operator_is_read_refused_and_in_the_schema(packages: Path, tm
         "play.toml: operators.small.kind: is 'capp'; use one of aggregate, cap, join, map, repartition, sink, source, "
         "table, union; did you mean cap?",
         True,
+    ]
+
+
+SOURCES = """
+import json
+from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.model.toml_operators import read_operator
+from tidemark.stream.startup.source_list import place_of
+
+table = {"kind": "source", "orc": "in", "fields": "id string, at bigint", "timestamp": "at", "bound": "1 s"}
+events, _ = read_operator("play.toml", "events", table, folder=None)
+del table["timestamp"]
+_, mistakes = read_operator("play.toml", "events", {**table, "topic": "t", "files": "in"}, folder=None)
+_, more = read_operator("play.toml", "events", {**table, "starting_offsets": "latest", "max_files": 3}, folder=None)
+said = json.dumps(schema_of("topology"))
+print(json.dumps([events.read_from, place_of(events), *map(str, [*mistakes, *more]), "a folder of ORC files" in said]))
+"""
+
+
+def test_a_made_up_place_of_records_is_read_refused_and_in_the_schema(packages: Path, tmp_path: Path) -> None:
+    found = json.loads(run_with(packages, SOURCES, folder=tmp_path))
+    assert (found[0], found[1], found[-1]) == ("in", "folder of ORC files in", True)
+    told = [line.removeprefix("play.toml: operators.events.") for line in found[2:-1]]
+    assert [line.split("; ")[0] for line in told] == [
+        "topic: is set together with files",
+        "timestamp: is missing, and there is no topic",
+        "max_files: is 3, but there is no delta or files",
+        "starting_offsets: is 'latest', but the source reads a folder of ORC files, from its beginning",
     ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format, formats_read, schema_file, schema_text
-from tidemark.model.kinds.source_place import DELTA, FILES, TOPIC, TOPICS, place_of, reads_topics
+from tidemark.model.kinds.source_place import FILES, TOPIC, TOPICS, place_of, reads_topics
 from tidemark.model.settings import record_limits, value_types
 from tidemark.model.settings.conditions import given, has_word, left_out, needs
 from tidemark.model.settings.declared_tables import Values, defaulted, optional
@@ -37,7 +37,7 @@ FORMAT = defaulted(
         "topics: `json`, `avro`, `protobuf` (see [below](#avro-and-protobuf)), or [what a package "
         "adds](extending.md#tidemarkformats); files: `json`, `csv` or `parquet`"
     ),
-    needs=[needs(given(TOPIC, TOPICS, FILES), because="a Delta table has a format of its own")],
+    needs=[needs(given(TOPIC, TOPICS, FILES), because="records elsewhere have a format of their own")],
 )
 REGISTRY = optional(
     "registry",
@@ -130,7 +130,7 @@ def _schema(values: Values) -> dict[str, Any]:
 
 def source_format(values: Values) -> dict[str, Any]:
     """Returns the fields of a source that follow from the keys of this module, by name."""
-    chosen = Format.JSON.value if place_of(values) is DELTA else values[FORMAT]
+    chosen = values[FORMAT]
     limits = RecordLimits(max_depth=values[MAX_DEPTH])
     if chosen == Format.AVRO:
         limits = replace(limits, max_digits=values[MAX_DIGITS], max_empty_items=values[MAX_EMPTY_ITEMS])
