@@ -1,4 +1,4 @@
-"""The sizing page follows from its formulas and raw measurements."""
+"""The plan of a deployment follows from its formulas, and the page about growth from raw measurements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 from bench.growth_page import BEGINS, CLUSTERS, ENDS, PAGE, Sample, exponent, read, table
 
-TEXT = PAGE.read_text()
+COSTS, GROWTH = PAGE.with_name("performance.md").read_text(), PAGE.read_text()
 NAMED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \|", re.MULTILINE)
 EXAMPLE = re.compile(r"^\| ([^|`]+) \| `([\w\s.+*/()-]+)` \| ([\d,.]+) \|$", re.MULTILINE)
 
@@ -23,20 +23,20 @@ MEASURED = {
 
 
 def calculated(formula: str) -> float:
-    values = {name: float(value) for name, value in NAMED.findall(TEXT)}
+    values = {name: float(value) for name, value in NAMED.findall(COSTS)}
     return float(eval(formula, {"__builtins__": {}}, values))
 
 
 def test_the_example_is_recalculated_from_the_coefficients() -> None:
-    rows = EXAMPLE.findall(TEXT)
-    assert (len(NAMED.findall(TEXT)), len(rows)) == (29, 13)
+    rows = EXAMPLE.findall(COSTS)
+    assert (len(NAMED.findall(COSTS)), len(rows)) == (29, 13)
     for result, formula, shown in rows:
         assert float(shown.replace(",", "")) == pytest.approx(calculated(formula), rel=0.01), result
 
 
 def test_the_check_on_clusters_is_recalculated() -> None:
     measured = {(each.size, each.figure): each.values[0] for each in read() if each.axis == CLUSTERS}
-    rows = CHECKED.findall(TEXT)
+    rows = CHECKED.findall(GROWTH)
     assert len(rows) == 7
     for figure, records, formula, predicted, *shown in rows:
         name, unit = MEASURED[figure]
@@ -47,7 +47,7 @@ def test_the_check_on_clusters_is_recalculated() -> None:
 
 
 def test_the_table_is_that_of_the_raw_measurements() -> None:
-    assert TEXT.split(BEGINS)[1].split(ENDS)[0].strip() == table(read())
+    assert GROWTH.split(BEGINS)[1].split(ENDS)[0].strip() == table(read())
 
 
 def test_an_exponent_is_the_slope_of_logarithms() -> None:
