@@ -27,7 +27,7 @@ def leads_nowhere(address: str, folder: Path) -> bool:
     """Returns True if *address*, relative to *folder*, has no file or no heading."""
     name, _, anchor = address.partition("#")
     page = (folder / name).resolve()
-    return not page.exists() or bool(anchor) and anchor not in anchors(page)
+    return not page.exists() or (bool(anchor) and anchor not in anchors(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(PROJECT).as_posix())

@@ -25,6 +25,7 @@ from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
 from tidemark.storage.warehouse import View, views
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
+from tidemark.why import walk
 
 HEAD = """\
 # Tables and views
@@ -87,6 +88,16 @@ OF_KEYS = """\
 | key | example | type | required / default | meaning |
 |---|---|---|---|---|
 """
+OF_REMARKS = """\
+# Remarks of `tidemark why`
+
+`tidemark docs` writes this page from `jobs/tidemark/why/`. [why.md](why.md) explains the answers before the remarks.
+
+*Recent* means in the last five batches with records, and a source is *silent* after `idle_after` (default: a minute).
+
+| remark | meaning |
+|---|---|
+"""
 EVERY = "every kind"
 """The mark in a page for keys of tables of every kind."""
 
@@ -126,6 +137,12 @@ def owners() -> str:
         said = owner.says.format(**places)
         rows.append(f"| `{owner.name}` | {parent} | {owner.detail} | {said} | {owner.proof} | {owner.remedy} |\n")
     return OF_OWNERS + "".join(rows)
+
+
+def remarks() -> str:
+    """Returns the text of docs/remarks.md."""
+    rows = (f"| `{cause}` | {cause.meaning} |\n" for cause in walk.remarks())
+    return OF_REMARKS + "".join(rows)
 
 
 def channels() -> str:
@@ -269,6 +286,12 @@ def _word(kind: str) -> str:
 
 
 PAGES = MappingProxyType(
-    {"tables.md": dictionary, "owners.md": owners, "measures.md": measures, "channels.md": channels}
+    {
+        "tables.md": dictionary,
+        "owners.md": owners,
+        "measures.md": measures,
+        "remarks.md": remarks,
+        "channels.md": channels,
+    }
 )
 """The pages of docs/ that this command writes, with what returns their text."""
