@@ -16,6 +16,7 @@ from tidemark.account.owners.registry import OWNERS
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
+from tidemark.metrics import catalog
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project.files import CHECKOUT
@@ -23,6 +24,7 @@ from tidemark.model.settings.declared_tables import Key
 from tidemark.model.slas import channel_spec
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
+from tidemark.semantics.liveness import LIMITS, Liveness
 from tidemark.storage.warehouse import View, views
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
 from tidemark.why import walk
@@ -98,6 +100,18 @@ OF_REMARKS = """\
 | remark | meaning |
 |---|---|
 """
+OF_WORDS = """\
+| word | meaning |
+|---|---|
+"""
+OF_LIMITS = """\
+| newest heartbeat | store | comes every | then the lease is looked at | then it is too old |
+|---|---|---|---|---|
+"""
+OF_METRICS = """\
+| metric | type | unit | labels beside `topology` | source | meaning |
+|---|---|---|---|---|---|
+"""
 EVERY = "every kind"
 """The mark in a page for keys of tables of every kind."""
 
@@ -153,16 +167,7 @@ def channels() -> str:
 
 def _with_keys(name: str, tables: Mapping[str, Iterable[Key[Any]]]) -> str:
     """Returns the text of the page *name* with the *tables* of keys between their marks."""
-    page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
-    for mark, keys in tables.items():
-        begin, end = f"<!-- keys of {mark}: begin -->\n", f"<!-- keys of {mark}: end -->\n"
-        head, begins, rest = page.partition(begin)
-        _, ends, tail = rest.partition(end)
-        if not (begins and ends):
-            msg = f"{name} has no place for the keys of {mark}; write the lines {begin.strip()} and {end.strip()}"
-            raise InvalidArgument(msg)
-        page = f"{head}{begin}{OF_KEYS}{''.join(map(_row, keys))}{end}{tail}"
-    return page
+    return _filled(name, {f"keys of {mark}": OF_KEYS + "".join(map(_row, keys)) for mark, keys in tables.items()})
 
 
 def _row(key: Key[Any]) -> str:
@@ -174,6 +179,42 @@ def _without(key: Key[Any]) -> str:
     if key.is_required:
         return "required"
     return f"`{key.default_text}`" if key.default_text else key.without
+
+
+def operations() -> str:
+    """Returns the text of docs/operations.md, with the words of streams and the limits that they go by."""
+    words = "".join(f"| `{word}` | {word.meaning} |\n" for word in Liveness)
+    limits = "".join(
+        f"| `{kind}` | {store} | {each.every_ms // 1_000} s | {each.lease_after_ms // 1_000} s "
+        f"| {each.silent_after_ms // 1_000} s |\n"
+        for (kind, store), each in LIMITS.items()
+    )
+    return _filled("operations.md", {"words of states": OF_WORDS + words, "limits of heartbeats": OF_LIMITS + limits})
+
+
+def metrics() -> str:
+    """Returns the text of docs/metrics.md, with all metrics."""
+    rows = []
+    for metric in catalog.metrics().values():
+        name = f"{metric.name}_total" if metric.type is catalog.MetricType.COUNTER else metric.name
+        labels = ", ".join(f"`{label}`" for label in metric.labels[1:]) or "none"
+        cells = (f"`{name}`", metric.type, metric.unit or "none", labels, metric.source, metric.meaning)
+        rows.append(f"| {' | '.join(cells)} |\n")
+    return _filled("metrics.md", {"metrics": OF_METRICS + "".join(rows)})
+
+
+def _filled(name: str, parts: Mapping[str, str]) -> str:
+    """Returns the text of the page *name* with *parts* between their marks."""
+    page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
+    for mark, part in parts.items():
+        begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
+        head, begins, rest = page.partition(begin)
+        _, ends, tail = rest.partition(end)
+        if not (begins and ends):
+            msg = f"{name} has no place for the {mark}; write the lines {begin.strip()} and {end.strip()}"
+            raise InvalidArgument(msg)
+        page = f"{head}{begin}{part}{end}{tail}"
+    return page
 
 
 def dictionary() -> str:
@@ -292,6 +333,8 @@ PAGES = MappingProxyType(
         "measures.md": measures,
         "remarks.md": remarks,
         "channels.md": channels,
+        "operations.md": operations,
+        "metrics.md": metrics,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""
