@@ -203,6 +203,14 @@ def metrics() -> str:
     return _filled("metrics.md", {"metrics": OF_METRICS + "".join(rows)})
 
 
+def recipes() -> str:
+    """Returns the text of docs/recipes.md, with the topologies of docs/recipes/."""
+    files = sorted((CHECKOUT / "docs" / "recipes").glob("*.toml"))
+    return _filled(
+        "recipes.md", {f"recipes/{file.name}": f"```toml\n{file.read_text(encoding='utf-8')}```\n" for file in files}
+    )
+
+
 def _filled(name: str, parts: Mapping[str, str]) -> str:
     """Returns the text of the page *name* with *parts* between their marks."""
     page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
@@ -335,6 +343,7 @@ PAGES = MappingProxyType(
         "channels.md": channels,
         "operations.md": operations,
         "metrics.md": metrics,
+        "recipes.md": recipes,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""
