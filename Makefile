@@ -199,7 +199,7 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 	$(BIN)/python docker/audit_jars.py .venv/jars.cdx.json .jars $(dir $(IVY)); jars=$$?; \
 	[ $$found = 0 ] || exit $$found; [ $$jars != 0 ] || [ $$unknown = 0 ] || exit 2; exit $$jars
 
-release: setup ## dist/: the wheel, the same bytes from the same commit, and what it was tested with as CycloneDX; see docs/releasing.md
+release: setup ## dist/: the wheel, the same bytes from the same commit, and what it was tested with as CycloneDX; see CONTRIBUTING.md
 	@rm -rf dist && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build -q --out-dir dist
 	@$(BIN)/uvx -q --from cyclonedx-bom==7.5.0 cyclonedx-py requirements requirements.lock --output-reproducible -o dist/packages.cdx.json
 	@$(BIN)/python docker/audit_jars.py dist/jars.cdx.json .jars $(dir $(IVY)) || true

@@ -169,7 +169,7 @@ def test_kills_lose_and_repeat_no_hour(seed: int, tasks: str, tmp_path: Path, da
     waited = sorted(first[start] - at_s for start, at_s in instants.items())
     assert waited[0] >= 0, "no hour runs before the oracle's instant"
     figures = {"kills": kills, "waited_s": [round(each, 1) for each in waited]}
-    (tmp_path / "figures.json").write_text(json.dumps(figures))  # for docs/reliability.md
+    (tmp_path / "figures.json").write_text(json.dumps(figures))  # for docs/complete.md
     read = {hour: json.loads(days.read(hour).read_text()) for hour in range(HOURS)}
     assert read == counted(plans)
     reopened = "SELECT interval_start, reopenings FROM complete_intervals WHERE reopenings > 0 ORDER BY ALL"

@@ -2,7 +2,7 @@
 
 Requests grow with topologies, too.
 
-Each measurement is a line of docs/growth.jsonl, from which docs/sizing.md has its table. `AXES="days topologies"`
+Each measurement is a line of docs/growth.jsonl, from which docs/growth.md has its table. `AXES="days topologies"`
 measures only these axes, `SIZES="90 365"` only these sizes; the lines of the others are kept.
 """
 

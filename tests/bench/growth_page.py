@@ -1,4 +1,4 @@
-"""Writes the table of docs/sizing.md from the raw measurements of growth."""
+"""Writes the table of docs/growth.md from the raw measurements of growth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from tidemark.model.project.files import CHECKOUT
 
-PAGE, RAW = CHECKOUT / "docs" / "sizing.md", CHECKOUT / "docs" / "growth.jsonl"
+PAGE, RAW = CHECKOUT / "docs" / "growth.md", CHECKOUT / "docs" / "growth.jsonl"
 BEGINS, ENDS = "<!-- growth: begin -->", "<!-- growth: end -->"
 UNITS = {"shards": "shards", "keys": "keys", "topologies": "topologies", "days": "days of facts"}
 UNITS |= {"requests": "topologies"}

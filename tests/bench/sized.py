@@ -1,4 +1,4 @@
-"""Measures one stream in two shards on a cluster, for docs/sizing.md.
+"""Measures one stream in two shards on a cluster, for docs/growth.md.
 
 The cluster is Spark's own with two workers, and YARN with two nodes if `make yarn` was run. Each measurement is a line
 of docs/growth.jsonl. `ON="standalone"` measures this cluster only.

@@ -197,7 +197,7 @@ IMPORTS = {
         "collecting escaping errors clock graph semantics model.tables model.settings model.project "
         "model.kinds model storage recorded stream.kafka stream.operate stream.read stream.write "
         "stream.startup stream.distributed query sampling account.owners model.measures model.slas facts "
-        "reports cli.shared why.causes"
+        "reports cli.shared why.causes why metrics"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "

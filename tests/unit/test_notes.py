@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import is_dataclass
-from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +13,6 @@ from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, LeftBehind, PartitionProgress, SentMark, StreamProgress
 from tidemark.semantics.schema_watch import FieldSeen, SourceFields, TypeSeen
 from tidemark.semantics.segments import Segment
-from tidemark.storage.files import Files
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.notes import (
     DecisionNotes,
@@ -31,7 +27,6 @@ from tidemark.stream.journal.state_runs import StateRun, StateRuns
 from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.journal.task_run import TaskRun
 
-PROJECT = Path(__file__).parents[2]
 T = 1_770_033_600_000
 BEFORE = {
     "batch_id": -1,
@@ -303,20 +298,3 @@ def test_progress_and_state_are_read_without_other_notes() -> None:
     assert notes.states == NOTES.states
     with pytest.raises(msgspec.ValidationError, match=r"required field `\w+`"):
         _ = notes.decision
-
-
-def fields_of(kind: Any) -> Iterator[str]:
-    """Yields the names of the fields of all classes in the type *kind*."""
-    for part in get_args(kind):
-        yield from fields_of(part)
-    if is_dataclass(kind) or hasattr(kind, "_fields"):
-        for name, type_ in get_type_hints(kind).items():
-            yield name
-            yield from fields_of(type_)
-
-
-def test_the_page_of_the_journal_has_every_field() -> None:
-    page = (PROJECT / "docs" / "journal.md").read_text(encoding="utf-8")
-    fields = {*fields_of(EntryNotes), *fields_of(Files)}
-    assert {"until_offset", "digest", "hot_share", "stats", "was_type"} <= fields
-    assert {name for name in fields if f"`{name}`" not in page} == set()

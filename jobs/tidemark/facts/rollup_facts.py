@@ -2,7 +2,7 @@
 
 There is one object per operator and interval.
 
-The fields are columns of `latency_rollup`; docs/airflow.md lists them. Lengths are ms, instants timestamps in UTC.
+The fields are columns of `latency_rollup`; docs/tables.md has them. Lengths are ms, instants timestamps in UTC.
 """
 
 from __future__ import annotations

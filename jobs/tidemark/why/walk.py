@@ -65,13 +65,20 @@ from tidemark.why.evidence.findings import (
     WhyFinding,
     declared,
     in_order,
+    with_a_meaning,
 )
 from tidemark.why.evidence.snapshot import Scene, first
 
-HELD_UNTIL_INTERVAL = Cause("held_until_interval", Trait.USUAL)
-"""Results wait for the end of an interval (`periodic`)."""
-ALL_SUPPRESSED = Cause("all_suppressed", Trait.USUAL | Trait.SILENCE)
-"""All updates were unchanged."""
+HELD_UNTIL_INTERVAL = Cause(
+    "held_until_interval",
+    Trait.USUAL,
+    "results wait for the end of an interval (`periodic`)",
+)
+ALL_SUPPRESSED = Cause(
+    "all_suppressed",
+    Trait.USUAL | Trait.SILENCE,
+    "all updates since the newest result were unchanged",
+)
 
 OF_DRIVERS = frozenset(
     {
@@ -115,6 +122,12 @@ def told_once(findings: Iterable[WhyFinding]) -> list[WhyFinding]:
     for finding in findings:
         once.setdefault((finding.cause, finding.seen) if finding.cause in OF_DRIVERS else finding, finding)
     return [*once.values()]
+
+
+def remarks() -> list[Cause]:
+    """Returns the causes that a walk can find, by word."""
+    rules()  # imports the files that declare causes
+    return with_a_meaning()
 
 
 def is_harmless(word: str) -> bool:

@@ -17,6 +17,7 @@ from tidemark.account.owners.registry import OWNERS
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
+from tidemark.metrics import catalog
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project import connections, registries, spark_settings
@@ -31,7 +32,9 @@ from tidemark.model.topology_keys import FORM as TOPOLOGY
 from tidemark.model.topology_keys import OPERATORS
 from tidemark.query import kafka_metrics
 from tidemark.query.views import View, views
+from tidemark.semantics.liveness import LIMITS, Liveness
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
+from tidemark.why import walk
 
 HEAD = """\
 # Tables and views
@@ -94,9 +97,31 @@ OF_KEYS = """\
 | key | example | type | required / default | meaning |
 |---|---|---|---|---|
 """
+OF_REMARKS = """\
+# Remarks of `tidemark why`
+
+`tidemark docs` writes this page from `jobs/tidemark/why/`. [why.md](why.md) explains the answers before the remarks.
+
+*Recent* means in the last five batches with records, and a source is *silent* after `idle_after` (default: a minute).
+
+| remark | meaning |
+|---|---|
+"""
+OF_WORDS = """\
+| word | meaning |
+|---|---|
+"""
+OF_LIMITS = """\
+| newest heartbeat | store | comes every | then the lease is looked at | then it is too old |
+|---|---|---|---|---|
+"""
+OF_METRICS = """\
+| metric | type | unit | labels beside `topology` | source | meaning |
+|---|---|---|---|---|---|
+"""
 EVERY = "every kind"
-NUMBERS = {2: "two", 3: "three", 4: "four"}
 """The mark in a page for keys of tables of every kind."""
+NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 
 def add_options(_: argparse.ArgumentParser) -> None:
@@ -134,6 +159,12 @@ def owners() -> str:
         said = owner.says.format(**places)
         rows.append(f"| `{owner.name}` | {parent} | {owner.detail} | {said} | {owner.proof} | {owner.remedy} |\n")
     return OF_OWNERS + "".join(rows)
+
+
+def remarks() -> str:
+    """Returns the text of docs/remarks.md."""
+    rows = (f"| `{cause}` | {cause.meaning} |\n" for cause in walk.remarks())
+    return OF_REMARKS + "".join(rows)
 
 
 def channels() -> str:
@@ -192,17 +223,8 @@ def _kinds(form: TableForm) -> dict[str, TableKind]:
 
 def _with_keys(name: str, tables: Mapping[str, TableForm | TableKind]) -> str:
     """Returns the text of the page *name* with the keys of *tables* between their marks."""
-    page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
-    for mark, table in tables.items():
-        begin, end = f"<!-- keys of {mark}: begin -->\n", f"<!-- keys of {mark}: end -->\n"
-        head, begins, rest = page.partition(begin)
-        _, ends, tail = rest.partition(end)
-        if not (begins and ends):
-            msg = f"{name} has no place for the keys of {mark}; write the lines {begin.strip()} and {end.strip()}"
-            raise InvalidArgument(msg)
-        rows = "".join(_row(key, table.one_of) for key in table.keys)
-        page = f"{head}{begin}{OF_KEYS}{rows}{end}{tail}"
-    return page
+    rows = {mark: "".join(_row(key, table.one_of) for key in table.keys) for mark, table in tables.items()}
+    return _filled(name, {f"keys of {mark}": OF_KEYS + of_table for mark, of_table in rows.items()})
 
 
 def _row(key: Key[Any], groups: Iterable[Sequence[Key[Any]]]) -> str:
@@ -219,6 +241,50 @@ def _without(key: Key[Any], groups: Iterable[Sequence[Key[Any]]]) -> str:
         return f"`{key.default_text}`" if key.default_text else key.without
     required = f"required {key.required_if.conditions[0].for_pages}"
     return required if key.without == "none" else f"{key.without}; {required}"
+
+
+def operations() -> str:
+    """Returns the text of docs/operations.md, with the words of streams and the limits that they go by."""
+    words = "".join(f"| `{word}` | {word.meaning} |\n" for word in Liveness)
+    limits = "".join(
+        f"| `{kind}` | {store} | {each.every_ms // 1_000} s | {each.lease_after_ms // 1_000} s "
+        f"| {each.silent_after_ms // 1_000} s |\n"
+        for (kind, store), each in LIMITS.items()
+    )
+    return _filled("operations.md", {"words of states": OF_WORDS + words, "limits of heartbeats": OF_LIMITS + limits})
+
+
+def metrics() -> str:
+    """Returns the text of docs/metrics.md, with all metrics."""
+    rows = []
+    for metric in catalog.metrics().values():
+        name = f"{metric.name}_total" if metric.type is catalog.MetricType.COUNTER else metric.name
+        labels = ", ".join(f"`{label}`" for label in metric.labels[1:]) or "none"
+        cells = (f"`{name}`", metric.type, metric.unit or "none", labels, metric.source, metric.meaning)
+        rows.append(f"| {' | '.join(cells)} |\n")
+    return _filled("metrics.md", {"metrics": OF_METRICS + "".join(rows)})
+
+
+def recipes() -> str:
+    """Returns the text of docs/recipes.md, with the topologies of docs/recipes/."""
+    files = sorted((CHECKOUT / "docs" / "recipes").glob("*.toml"))
+    return _filled(
+        "recipes.md", {f"recipes/{file.name}": f"```toml\n{file.read_text(encoding='utf-8')}```\n" for file in files}
+    )
+
+
+def _filled(name: str, parts: Mapping[str, str]) -> str:
+    """Returns the text of the page *name* with *parts* between their marks."""
+    page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
+    for mark, part in parts.items():
+        begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
+        head, begins, rest = page.partition(begin)
+        _, ends, tail = rest.partition(end)
+        if not (begins and ends):
+            msg = f"{name} has no place for the {mark}; write the lines {begin.strip()} and {end.strip()}"
+            raise InvalidArgument(msg)
+        page = f"{head}{begin}{part}{end}{tail}"
+    return page
 
 
 def dictionary() -> str:
@@ -335,12 +401,16 @@ PAGES = MappingProxyType(
         "tables.md": dictionary,
         "owners.md": owners,
         "measures.md": measures,
+        "remarks.md": remarks,
         "channels.md": channels,
         "alerts.md": slas,
         "connections.md": connection_keys,
         "topologies.md": topologies,
         "maintenance.md": maintenance,
         "kubernetes.md": pods,
+        "operations.md": operations,
+        "metrics.md": metrics,
+        "recipes.md": recipes,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""

@@ -1,7 +1,7 @@
 """Keeps the notes of a journal entry: all that is not rows.
 
-Their classes are their form: msgspec writes them as JSON and reads them again, with the names of their fields. The page
-docs/journal.md describes it.
+Their classes are their form: msgspec writes them as JSON and reads them again, with the names of their fields.
+`unzip -p <batch>.data.zip notes.json` shows those of an entry.
 """
 
 from __future__ import annotations

@@ -28,34 +28,78 @@ from tidemark.why.evidence.findings import (
 )
 from tidemark.why.evidence.snapshot import Scene
 
-DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
-"""Its driver failed or was killed, or a rotated one still has no successor after five minutes."""
-DRIVER_STUCK = Cause("driver_stuck", Trait.FAULT | Trait.SILENCE)
-"""Its driver holds the lease, and sends no heartbeat or has been starting for minutes."""
-DRIVER_UNKNOWN = Cause("driver_unknown", Trait.FAULT | Trait.SILENCE)
-"""Its newest known heartbeat is old, and this user cannot see whether a driver holds the lease."""
-DRAINED = Cause("drained", Trait.USUAL | Trait.SILENCE)
-"""Its driver was asked to end, and did."""
-FINISHED = Cause("finished", Trait.USUAL | Trait.SILENCE)
-"""Its job ended by itself, without an error."""
-FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
-"""A file that its driver needs is damaged, so that none starts; or a damaged table keeps its facts from being read."""
-UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
-"""The driver of an upstream sub-topology is dead."""
-DRIVER_STARTING = Cause("driver_starting", Trait.USUAL)
-"""Its driver is starting, and reads nothing yet."""
-DRIVER_RESTARTED = Cause("driver_restarted", Trait.USUAL)
-"""Its driver was replaced, and records waited meanwhile."""
-CANNOT_WRITE = Cause("cannot_write", Trait.FAULT)
-"""Its driver lives, and the disk refuses writes."""
-REGISTRY_SILENT = Cause("registry_silent", Trait.FAULT)
-"""Its driver lives, and a schema registry does not answer."""
-BROKER_SILENT = Cause("broker_silent", Trait.FAULT)
-"""Its driver lives, and a Kafka cluster does not answer."""
-SHORT_OF_MEMORY = Cause("short_of_memory", Trait.FAULT)
-"""Its driver has less than a tenth of its memory left."""
-SLOW_BATCH = Cause("slow_batch", Trait.FAULT)
-"""Its driver lives, and one batch has been running for long."""
+DRIVER_DEAD = Cause(
+    "driver_dead",
+    Trait.FAULT | Trait.SILENCE,
+    "the driver failed or was killed, or the next one has not come five minutes after a rotation",
+)
+DRIVER_STUCK = Cause(
+    "driver_stuck",
+    Trait.FAULT | Trait.SILENCE,
+    "the driver holds its lease, and has sent no heartbeat for a minute or has been starting for five",
+)
+DRIVER_UNKNOWN = Cause(
+    "driver_unknown",
+    Trait.FAULT | Trait.SILENCE,
+    "you may not read the driver's control folder, and its heartbeats are missing or too old to tell",
+)
+DRAINED = Cause(
+    "drained",
+    Trait.USUAL | Trait.SILENCE,
+    "the driver was asked to end, and did; who asked, and the command that starts the stream",
+)
+FINISHED = Cause(
+    "finished",
+    Trait.USUAL | Trait.SILENCE,
+    "the job ended by itself, without an error",
+)
+FILE_UNREADABLE = Cause(
+    "file_unreadable",
+    Trait.FAULT | Trait.SILENCE,
+    "a file or table of the stream is damaged; the finding has what [`tidemark "
+    "doctor`](reliability.md#before-the-first-batch) says",
+)
+UPSTREAM_DEAD = Cause(
+    "upstream_dead",
+    Trait.FAULT | Trait.SILENCE,
+    "the driver of an upstream sub-topology is dead",
+)
+DRIVER_STARTING = Cause(
+    "driver_starting",
+    Trait.USUAL,
+    "the driver is starting, or about to replace one that was rotated",
+)
+DRIVER_RESTARTED = Cause(
+    "driver_restarted",
+    Trait.USUAL,
+    "the driver was replaced less than a minute ago: the time without one, and the records that had come "
+    "when the new one first looked",
+)
+CANNOT_WRITE = Cause(
+    "cannot_write",
+    Trait.FAULT,
+    "the disk is full, over its quota, read-only or failing, or what waited for it is not done yet",
+)
+REGISTRY_SILENT = Cause(
+    "registry_silent",
+    Trait.FAULT,
+    "the registry does not answer, and a batch has records of a schema that it must name",
+)
+BROKER_SILENT = Cause(
+    "broker_silent",
+    Trait.FAULT,
+    "no broker of a Kafka cluster answers; it appears within 30 s, in an object store within 45 s",
+)
+SHORT_OF_MEMORY = Cause(
+    "short_of_memory",
+    Trait.FAULT,
+    "the driver has less than a tenth of its memory left",
+)
+SLOW_BATCH = Cause(
+    "slow_batch",
+    Trait.FAULT,
+    "one batch has been running for more than 30 s and two triggers",
+)
 
 MIB = 2**20
 WAITS_FOR_SCHEMA = "waits for the schema"

@@ -41,23 +41,42 @@ from tidemark.why.evidence.findings import (
 )
 from tidemark.why.evidence.snapshot import Scene, began, first, watermark_text
 
-SOURCE_EMPTY = Cause("source_empty", Trait.QUIET | Trait.SILENCE)
-"""A source never had a record."""
-WRONG_TIME_UNIT = Cause("wrong_time_unit", Trait.FAULT)
-"""They are, and their timestamps would be plausible in another unit."""
-ALL_DUPLICATES = Cause("all_duplicates", Trait.FAULT)
-"""All records had been read before.
-
-The ids of a writer that the source names prove it.
-"""
-ALIGNMENT_WAIT = Cause("alignment_wait", Trait.FAULT)
-"""Records of a partition ahead by more than `max_drift` wait."""
-OPEN_TRANSACTION = Cause("open_transaction", Trait.FAULT)
-"""Records of a partition wait for the end of a transaction."""
-PARTITION_SILENT = Cause("partition_silent", Trait.USUAL | Trait.SILENCE)
-"""A partition has no records any more, and others have some."""
-BOUND_TOO_SMALL = Cause("bound_too_small", Trait.FAULT | Trait.EVENT_TIME)
-"""More than half of the records are late."""
+SOURCE_EMPTY = Cause(
+    "source_empty",
+    Trait.QUIET | Trait.SILENCE,
+    "no batch has ever read a record of a source",
+)
+WRONG_TIME_UNIT = Cause(
+    "wrong_time_unit",
+    Trait.FAULT,
+    "timestamps would be plausible in another unit, and every record is quarantined",
+)
+ALL_DUPLICATES = Cause(
+    "all_duplicates",
+    Trait.FAULT,
+    "the ids (`written_by`) of all usable records since the newest result were read before",
+)
+ALIGNMENT_WAIT = Cause(
+    "alignment_wait",
+    Trait.FAULT,
+    "records of a partition that is too far ahead (`max_drift`) wait for the others",
+)
+OPEN_TRANSACTION = Cause(
+    "open_transaction",
+    Trait.FAULT,
+    "a producer's transaction stays open, and nothing after its first record is read; it appears within 40 s",
+)
+PARTITION_SILENT = Cause(
+    "partition_silent",
+    Trait.USUAL | Trait.SILENCE,
+    "a partition with records in at least five batches is silent, for three times as long as ever before, "
+    "while others have records",
+)
+BOUND_TOO_SMALL = Cause(
+    "bound_too_small",
+    Trait.FAULT | Trait.EVENT_TIME,
+    "more than half of the recent records were late; after five batches the remedy names a longer bound",
+)
 
 QUIET_AFTER_MS = 60_000
 """A source without idle timeout and records for longer is quiet."""

@@ -18,8 +18,11 @@ from tidemark.why.evidence.commands import requeue
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene, began
 
-PRODUCER_AHEAD = Cause("producer_ahead", Trait.FAULT)
-"""A producer sends records from the future."""
+PRODUCER_AHEAD = Cause(
+    "producer_ahead",
+    Trait.FAULT,
+    "recent records of a partition were more than a second ahead of the clock",
+)
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,28 @@ from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene, began
 
-SLOW_PHASE = Cause("slow_phase", Trait.USUAL)
-"""Batches of a query take longer than its trigger."""
-SOURCE_HOLDS_BACK = Cause("source_holds_back", Trait.FAULT | Trait.EVENT_TIME)
-"""A silent source holds the watermark of a query back."""
-OLD_RECORDS = Cause("old_records", Trait.USUAL)
-"""All newest records are old, and the backlog is not known."""
-NEW_CHECKPOINT = Cause("new_checkpoint", Trait.USUAL)
-"""A query began again with another checkpoint."""
+SLOW_PHASE = Cause(
+    "slow_phase",
+    Trait.USUAL,
+    "of a [query of a job](any-stream.md): its last five batches took longer than its trigger, or a "
+    "minute; the phase of Spark that took longest",
+)
+SOURCE_HOLDS_BACK = Cause(
+    "source_holds_back",
+    Trait.FAULT | Trait.EVENT_TIME,
+    "of a query of a job: its watermark stood still in its last five batches, and no record of this source came",
+)
+OLD_RECORDS = Cause(
+    "old_records",
+    Trait.USUAL,
+    "of a query of a job: every record of its last five batches was over a minute old, and Spark does not "
+    "report how many wait",
+)
+NEW_CHECKPOINT = Cause(
+    "new_checkpoint",
+    Trait.USUAL,
+    "a query of a job began again within the last hour, with another checkpoint",
+)
 
 LONG_BATCH_MS = 60_000
 """Length above which a batch is long, if there is no trigger."""

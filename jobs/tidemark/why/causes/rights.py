@@ -9,8 +9,11 @@ from tidemark.why.evidence.commands import start
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
-MISSING_RIGHT = Cause("missing_right", Trait.FAULT | Trait.SILENCE)
-"""Its driver failed because a Kafka cluster denies it a right."""
+MISSING_RIGHT = Cause(
+    "missing_right",
+    Trait.FAULT | Trait.SILENCE,
+    "a Kafka cluster does not grant the driver a right: operation, topic and cluster",
+)
 
 
 def without_right(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:

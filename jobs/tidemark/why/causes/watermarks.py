@@ -23,12 +23,21 @@ from tidemark.why.evidence.findings import (
 )
 from tidemark.why.evidence.snapshot import Scene, watermark_text
 
-UPSTREAM_IDLE = Cause("upstream_idle", Trait.QUIET)
-"""All sources of the upstream sub-topology are idle: time stands still there."""
-PARTITION_IDLE_HOLDS_BACK = Cause("partition_idle_holds_back", Trait.FAULT | Trait.EVENT_TIME)
-"""A silent, not yet idle partition holds the watermark back."""
-PARTITION_BEHIND_HOLDS_BACK = Cause("partition_behind_holds_back", Trait.FAULT | Trait.EVENT_TIME)
-"""A partition with older records than the others holds the watermark back."""
+UPSTREAM_IDLE = Cause(
+    "upstream_idle",
+    Trait.QUIET,
+    "every upstream of a sub-topology is idle, so the watermark downstream of the hop does not advance",
+)
+PARTITION_IDLE_HOLDS_BACK = Cause(
+    "partition_idle_holds_back",
+    Trait.FAULT | Trait.EVENT_TIME,
+    "a silent partition that does not count as idle holds the watermark back",
+)
+PARTITION_BEHIND_HOLDS_BACK = Cause(
+    "partition_behind_holds_back",
+    Trait.FAULT | Trait.EVENT_TIME,
+    "a partition with older records than the others holds the watermark back",
+)
 
 
 class Watermarks:

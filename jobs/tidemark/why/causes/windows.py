@@ -27,17 +27,26 @@ from tidemark.why.evidence.findings import (
 )
 from tidemark.why.evidence.snapshot import Scene, watermark_text
 
-WINDOW_NOT_CLOSED = Cause("window_not_closed", Trait.USUAL | Trait.EVENT_TIME)
-"""Results wait for the watermark to pass the end of their window."""
-TIME_STANDS_STILL = Cause("time_stands_still", Trait.QUIET | Trait.SILENCE | Trait.EVENT_TIME)
-"""Results wait for a window's end, and every source is silent.
-
-Only records move time.
-"""
-ALLOWED_LATENESS_HOLDS = Cause("allowed_lateness_holds", Trait.USUAL)
-"""A window is complete, and its result waits for late records."""
-SESSION_KEPT_OPEN = Cause("session_kept_open", Trait.USUAL)
-"""Records keep a session open, which ends after a gap."""
+WINDOW_NOT_CLOSED = Cause(
+    "window_not_closed",
+    Trait.USUAL | Trait.EVENT_TIME,
+    "results wait for the watermark to pass the end of their window; the remarks before this one hold it back",
+)
+TIME_STANDS_STILL = Cause(
+    "time_stands_still",
+    Trait.QUIET | Trait.SILENCE | Trait.EVENT_TIME,
+    "results wait for the end of their window, and every source is silent: the last window of the evening",
+)
+ALLOWED_LATENESS_HOLDS = Cause(
+    "allowed_lateness_holds",
+    Trait.USUAL,
+    "a window is complete, and waits for late records",
+)
+SESSION_KEPT_OPEN = Cause(
+    "session_kept_open",
+    Trait.USUAL,
+    "records keep coming to a session",
+)
 
 
 class HeldWindows:

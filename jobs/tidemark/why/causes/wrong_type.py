@@ -22,10 +22,17 @@ from tidemark.why.evidence.commands import quarantine_query
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
-FIELD_VANISHED = Cause("field_vanished", Trait.FAULT)
-"""Records of a topic do not have a declared field any more."""
-FIELD_RETYPED = Cause("field_retyped", Trait.FAULT)
-"""The values of a declared field have another type, and are quarantined."""
+FIELD_VANISHED = Cause(
+    "field_vanished",
+    Trait.FAULT,
+    "a declared field was usual in the records of a topic, and sampled ones do not have it any more "
+    "([Schema watch](schema-watch.md))",
+)
+FIELD_RETYPED = Cause(
+    "field_retyped",
+    Trait.FAULT,
+    "a declared field has another type than before, and recent records are quarantined",
+)
 
 
 def _is_integer(value: object, bits: int) -> bool:

@@ -36,14 +36,16 @@ class Trait(Flag):
 
 
 class Cause(str):
-    """A reason why an operator gives no results: its word and traits.
+    """A reason why an operator gives no results: its word, its traits, and its meaning for docs/remarks.md.
 
-    The file that finds it declares it; those that several files name are here.
+    The file that finds it declares it; those that several files name are here. The meaning is empty where the cause is
+    an owner of time, of which docs/owners.md tells.
     """
 
     traits: Trait
+    meaning: str
 
-    def __new__(cls, word: str, traits: Trait) -> Self:
+    def __new__(cls, word: str, traits: Trait, meaning: str = "") -> Self:
         """Creates a cause with a new *word*.
 
         Raises:
@@ -53,7 +55,7 @@ class Cause(str):
             msg = f"{word}: two causes have this word"
             raise ValueError(msg)
         cause = super().__new__(cls, word)
-        cause.traits = traits
+        cause.traits, cause.meaning = traits, meaning
         _DECLARED[word] = cause
         return cause
 
@@ -68,7 +70,7 @@ def _unpickle(word: str, traits: Trait) -> Cause:
         return _DECLARED[word]
     # The file that declares it may be imported here later, and must find its word free.
     cause = str.__new__(Cause, word)
-    cause.traits = traits
+    cause.traits, cause.meaning = traits, ""
     return cause
 
 
@@ -85,29 +87,64 @@ def declared(word: str) -> Cause | None:
     return _DECLARED.get(word)
 
 
-NEVER_STARTED = Cause("never_started", Trait.FAULT)
-"""Its driver has not finished a batch, or never existed."""
-SOURCE_QUIET = Cause("source_quiet", Trait.QUIET | Trait.SILENCE)
-"""A source's records were all processed, and no more come."""
-BACKLOG = Cause("backlog", Trait.FAULT)
-"""Records wait unread."""
-BEING_READ = Cause("being_read", Trait.USUAL)
-"""The batch that runs has the first records of a source, or is the first one of its driver.
+def with_a_meaning() -> list[Cause]:
+    """Returns the causes of all imported files, except owners of time, by word."""
+    return sorted(cause for cause in _DECLARED.values() if cause.meaning)
 
-It also stands for records that came after the plan of the newest batch, so that the next one may read them.
-"""
-CATCHING_UP = Cause("catching_up", Trait.USUAL)
-"""Records wait unread, and their number falls."""
-POISON_AT_HEAD = Cause("poison_at_head", Trait.FAULT)
-"""All records of a partition are quarantined."""
-ALL_FILTERED = Cause("all_filtered", Trait.USUAL | Trait.SILENCE)
-"""A condition left out all records, or they had no match."""
-NOTHING_WRONG = Cause("nothing_wrong", Trait.USUAL)
-"""Results came, from the newest records that were read."""
-UNEXPLAINED = Cause("unexplained", Trait.FAULT)
-"""There are no results, and no other cause applies."""
-INCIDENT_OPEN = Cause("incident_open", Trait.FAULT)
-"""An SLA broke, and its incident is not resolved."""
+
+NEVER_STARTED = Cause(
+    "never_started",
+    Trait.FAULT,
+    "the driver has never started, or has neither finished nor begun a batch",
+)
+SOURCE_QUIET = Cause(
+    "source_quiet",
+    Trait.QUIET | Trait.SILENCE,
+    "the newest records gave results, and every source of the operator is silent",
+)
+BACKLOG = Cause(
+    "backlog",
+    Trait.FAULT,
+    "records wait unread that a batch could have read, or no batch was planned for longer than the trigger",
+)
+BEING_READ = Cause(
+    "being_read",
+    Trait.USUAL,
+    "the batch that runs, or the next one, reads the records",
+)
+CATCHING_UP = Cause(
+    "catching_up",
+    Trait.USUAL,
+    "older records wait unread, and over the last ten batches more were read than came in: numbers, "
+    "rates, and when all will be read",
+)
+POISON_AT_HEAD = Cause(
+    "poison_at_head",
+    Trait.FAULT,
+    "all records of a partition after its last usable one, or of an operator's input, are quarantined",
+)
+ALL_FILTERED = Cause(
+    "all_filtered",
+    Trait.USUAL | Trait.SILENCE,
+    "every record since the newest result was dropped by a condition or an inner join, was a keep-alive, "
+    "or a deletion without use",
+)
+NOTHING_WRONG = Cause(
+    "nothing_wrong",
+    Trait.USUAL,
+    "the newest records gave results, or an open window still gets records; numbers of recent records "
+    "that were late or quarantined",
+)
+UNEXPLAINED = Cause(
+    "unexplained",
+    Trait.FAULT,
+    "there are no results, and no other remark applies",
+)
+INCIDENT_OPEN = Cause(
+    "incident_open",
+    Trait.FAULT,
+    "an SLA of the operator, of its table or of the topology broke, and its incident is not resolved",
+)
 _LAST = (SOURCE_QUIET, NOTHING_WRONG)
 
 
