@@ -37,6 +37,7 @@ class Key(Generic[T_co]):
         default: what counts without the key, as a file would have it; None: nothing does.
         without: what a table without the key means, for people, where *default* does not say it.
         inner: the keys of its value, which is a table then; its value is Values.
+        is_list: its value is a list of such tables.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Key(Generic[T_co]):
     default: object = None
     without: str = "none"
     inner: TableForm | None = None
+    is_list: bool = False
 
     def read(self, value: object) -> T_co:
         """Returns the *value* in a file as Tidemark has it.
@@ -71,6 +73,7 @@ class Key(Generic[T_co]):
     def schema(self) -> Form:
         """The JSON Schema of its values."""
         form = self.inner.schema if self.inner else self.of_type.form
+        form = {"type": "array", "items": form} if self.is_list else form
         usual = {} if self.default is None else {"default": self.default}
         example = tomllib.loads(f"value = {self.example}")["value"]
         return {**form, "description": self.meaning, **usual, "examples": [example]}
@@ -96,6 +99,12 @@ def inner_table(name: str, form: TableForm, *, example: str, meaning: str) -> Ke
     return Key(name=name, of_type=value_types.plain(dict), example=example, meaning=meaning, inner=form)
 
 
+def inner_tables(name: str, form: TableForm, *, example: str, meaning: str) -> Key[Sequence[Values]]:
+    """Declares a key whose value is a list of tables with the keys of *form*; by default it is empty."""
+    of_type = value_types.plain(list)
+    return Key(name=name, of_type=of_type, example=example, meaning=meaning, default=[], inner=form, is_list=True)
+
+
 class MistakenKey(Exception):
     """Ends a rule that asks for the value of a key with a mistake."""
 
@@ -103,7 +112,7 @@ class MistakenKey(Exception):
 class Values:
     """The values of the table *at* a dotted place of *file*, and the *mistakes* that were found in it.
 
-    *written* is the table in the file, and *kind* that of the table, if it has one.
+    *written* is the table in the file, and *kind* that of the table, if it has one. The whole file is at "".
     """
 
     def __init__(self, file: str, at: str) -> None:
@@ -125,7 +134,7 @@ class Values:
 
     def fail(self, key: Key[Any], problem: str, remedy: str) -> NoReturn:
         """Raises InvalidSpec about *key*: for rules."""
-        raise InvalidSpec.at(self.file, f"{self.at}.{key.name}", problem, remedy)
+        raise InvalidSpec.at(self.file, _place(self.at, key.name), problem, remedy)
 
     def judge(self, *rules: Callable[[Values], object]) -> None:
         """Notes what is refused by *rules*, each of which compares several keys."""
@@ -153,9 +162,14 @@ class Values:
         """Returns the *value* of *key*; of a table its values, whose mistakes are noted here."""
         if key.inner is None:
             return value
-        inside = key.inner.read(self.file, f"{self.at}.{key.name}", value)
-        self.mistakes += inside.mistakes
-        return inside
+        at = _place(self.at, key.name)
+        if key.is_list:
+            tables = [key.inner.read(self.file, f"{at}[{n}]", table) for n, table in enumerate(value, start=1)]
+        else:
+            tables = [key.inner.read(self.file, at, value)]
+        for table in tables:
+            self.mistakes += table.mistakes
+        return tables if key.is_list else tables[0]
 
     def read_default(self, key: Key[Any], example: str) -> None:
         """Reads what counts without *key*; *example* is a right value of it."""
@@ -174,7 +188,11 @@ class Values:
 
     def note(self, key: str, problem: str, remedy: str) -> None:
         """Notes a mistake of *key*."""
-        self.mistakes.append(InvalidSpec.at(self.file, f"{self.at}.{key}", problem, remedy))
+        self.mistakes.append(InvalidSpec.at(self.file, _place(self.at, key), problem, remedy))
+
+
+def _place(at: str, key: str) -> str:
+    return f"{at}.{key}" if at else key
 
 
 @dataclass(frozen=True, kw_only=True)
