@@ -115,6 +115,11 @@ IMPORTS = {
     "dags": "airflow",
     "allocator": "model.project",
     "arrow": "allocator",
+    "testing": (
+        "collecting errors kernels semantics model.settings model.project model.kinds model kernels.columns "
+        "kernels.updates kernels.records stream.journal stream.kafka stream.state stream.updates stream.operate "
+        "stream.read stream.decide"
+    ),
     "account.owners": "semantics extensions",
     "model.measures": "collecting errors semantics model.tables extensions model.settings model.kinds model",
     "model.slas": "collecting errors graph semantics extensions model.settings model.project model model.measures",
@@ -193,7 +198,7 @@ IMPORTS = {
     "cli.project": (
         "collecting escaping errors clock graph semantics model.tables model.settings model.project "
         "model.kinds model storage recorded stream.kafka stream.operate stream.read stream.write "
-        "stream.startup stream.distributed query sampling account.owners model.measures model.slas facts "
+        "stream.startup stream.distributed testing query sampling account.owners model.measures model.slas facts "
         "reports cli.shared why.causes"
     ),
     "cli.repair": (

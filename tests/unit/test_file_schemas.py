@@ -26,6 +26,7 @@ from tidemark.model.slas.channel_kinds import VALID_FOR
 PROJECT = Path(__file__).parents[2]
 OF_THE_REPOSITORY = [
     *(("topology", path) for path in sorted(PROJECT.glob("jobs/topologies/*.toml"))),
+    *(("tests", path) for path in sorted(PROJECT.glob("*/*/tests/*.toml"))),
     ("slas", PROJECT / "expectations" / "slas.toml"),
     ("channels", PROJECT / "expectations" / "channels.toml"),
 ]
@@ -117,5 +118,5 @@ def test_the_command_writes_a_valid_schema(tmp_path: Path) -> None:
     assert done.stdout == f"wrote {tmp_path / 'channels.schema.json'}\n"
     written = json.loads((tmp_path / "channels.schema.json").read_text(encoding="utf-8"))
     assert written == validator("channels").schema
-    for name in ("topology", "slas", "channels"):
+    for name in ("topology", "slas", "channels", "tests"):
         Draft202012Validator.check_schema(validator(name).schema)

@@ -1,9 +1,9 @@
 """Derives JSON Schemas of files from the declarations of their keys.
 
-Channels are declared as data (settings/declared_tables.py). Topologies and SLAs are not: there the parser itself reads
-small files, in which each key that it asks for is written with its example, and with each of its words, until none
-shows a new key. So a new key is in the schema without a second place. A schema does not compare values of several
-keys, or names with other tables: `tidemark check` does.
+Channels and tests are declared as data (settings/declared_tables.py). Topologies and SLAs are not: there the parser
+itself reads small files, in which each key that it asks for is written with its example, and with each of its words,
+until none shows a new key. So a new key is in the schema without a second place. A schema does not compare values of
+several keys, or names with other tables: `tidemark check` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidemark.errors import InvalidSpec
-from tidemark.model import topology
+from tidemark.model import topology, topology_tests
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.toml_keys import ASKING, Declaration, Keys, Reading, observed
 from tidemark.model.settings.value_types import IDENTIFIER, Form
@@ -103,7 +103,7 @@ class KeyCondition:
 def schema_of(file: str) -> Form:
     """Returns the JSON Schema of files of one kind.
 
-    It is `topology`, `slas` or `channels`.
+    It is `topology`, `slas`, `channels` or `tests`.
     """
     return {"$schema": DIALECT, "title": f"Tidemark: {file}", **FORMS[file]()}
 
@@ -143,6 +143,7 @@ FORMS: Mapping[str, Callable[[], Form]] = {
     "topology": _topology_file,
     "slas": _sla_file,
     "channels": _channel_file,
+    "tests": lambda: topology_tests.FORM.schema,
 }
 
 

@@ -16,6 +16,7 @@ from tidemark.account.owners.registry import OWNERS
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
+from tidemark.model import topology_tests
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project.files import CHECKOUT
@@ -132,6 +133,20 @@ def channels() -> str:
     """Returns the text of docs/channels.md, with the keys as they are declared."""
     form = channel_spec.FORM
     return _with_keys("channels.md", {EVERY: form.keys, **{kind.name: kind.keys for kind in form.kinds}})
+
+
+def testing() -> str:
+    """Returns the text of docs/testing.md, with the keys as they are declared."""
+    records, joined = topology_tests.GIVEN.kinds
+    tables = {
+        "a file": topology_tests.FORM.keys,
+        "a test": topology_tests.TEST.keys,
+        "given records": records.keys,
+        "a record": topology_tests.RECORD.keys,
+        "a joined table": joined.keys,
+        "what is expected": topology_tests.EXPECTED.keys,
+    }
+    return _with_keys("testing.md", tables)
 
 
 def _with_keys(name: str, tables: Mapping[str, Iterable[Key[Any]]]) -> str:
@@ -269,6 +284,12 @@ def _word(kind: str) -> str:
 
 
 PAGES = MappingProxyType(
-    {"tables.md": dictionary, "owners.md": owners, "measures.md": measures, "channels.md": channels}
+    {
+        "tables.md": dictionary,
+        "owners.md": owners,
+        "measures.md": measures,
+        "channels.md": channels,
+        "testing.md": testing,
+    }
 )
 """The pages of docs/ that this command writes, with what returns their text."""
