@@ -15,8 +15,6 @@ BESIDE = (
     "dags/*.py",
     "dags/.airflowignore",
     "dags/examples/*.py",
-    "plugins/*.py",
-    "plugins/.airflowignore",
     "expectations/*.json",
     "expectations/*.toml",
     "docker/ivy*.xml",

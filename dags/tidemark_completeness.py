@@ -1,5 +1,5 @@
 """Publishes complete intervals of each topology's tables."""
 
-from tidemark.airflow import topology_dags
+from tidemark_airflow import topology_dags
 
 topology_dags("completeness")

@@ -1,5 +1,5 @@
 """Rolls up latencies, finds critical paths and keeps tables small, by an hourly and a daily DAG per topology."""
 
-from tidemark.airflow import topology_dags
+from tidemark_airflow import topology_dags
 
 topology_dags("reports")

@@ -4,6 +4,6 @@
 # this line each process would import the Spark provider: two thirds of the CPU time of a parse.
 import airflow.providers.apache.spark.operators.spark_submit  # noqa: F401
 
-from tidemark.airflow import topology_dags
+from tidemark_airflow import topology_dags
 
 topology_dags("streams")

@@ -3,6 +3,6 @@
 It has no DAG. An import error removes all DAGs of its file, so the other DAG files leave such a topology out and stay.
 """
 
-from tidemark.airflow import refuse_mistakes
+from tidemark_airflow import refuse_mistakes
 
 refuse_mistakes()

@@ -4,7 +4,7 @@ import logging
 
 from airflow.sdk import DAG, PartitionedAssetTimetable, task
 
-from tidemark.airflow import complete_table
+from tidemark_airflow import complete_table
 
 log = logging.getLogger(__name__)
 BOARD = complete_table("flights", "status", "flight_board")

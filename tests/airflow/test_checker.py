@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from support.report_warehouse import TestWarehouse
-from tidemark.airflow.tasks.checks import CheckerHost
 from tidemark.clock import wall_clock_ms
 from tidemark.model.project.files import VARIABLE
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, CHANGES
 from tidemark.sla.checker_lines import Asked, Settings
+from tidemark_airflow.tasks.checks import CheckerHost
 
 TOPOLOGY = """
 name = "t"

@@ -36,7 +36,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import DAG, PartitionedAssetTimetable, task
-from tidemark.airflow import OneRunPerInterval, complete_table
+from tidemark_airflow import OneRunPerInterval, complete_table
 
 HOME = Path({home!r})
 BOARD = complete_table("play", "events", "board")

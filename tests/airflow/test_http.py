@@ -28,7 +28,6 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from support.busy_warehouse import INCIDENT, RECOVERS, busy
 from support.reported_window import ON_PATH, reported
-from tidemark.airflow.dags.settings import TOPOLOGIES
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import why as why_command
@@ -51,14 +50,15 @@ from tidemark.reports.documents.status import status_document
 from tidemark.reports.documents.why import why_document
 from tidemark.sla.incidents import decisions as sla_decisions
 from tidemark.storage.delta.log import commit_file
+from tidemark_airflow.dags.settings import TOPOLOGIES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
-    from tidemark.airflow.dags import settings as dag_settings
-    from tidemark.airflow.pages import answers as page_answers
-    from tidemark.airflow.pages import api as page_api
-    from tidemark.airflow.pages.answers import ANSWERS, PageAnswers
-    from tidemark.airflow.pages.login import EDITOR, MAY_EDIT, MAY_READ, READABLE, SIGNED_IN, Editor
+    from tidemark_airflow.dags import settings as dag_settings
+    from tidemark_airflow.pages import answers as page_answers
+    from tidemark_airflow.pages import api as page_api
+    from tidemark_airflow.pages.answers import ANSWERS, PageAnswers
+    from tidemark_airflow.pages.login import EDITOR, MAY_EDIT, MAY_READ, READABLE, SIGNED_IN, Editor
 
 AT = "2026-01-01T12:00:10Z"
 ROUTES = [
@@ -899,16 +899,14 @@ def test_a_decision_that_cannot_be_read_is_refused(decided: Client, body: str, s
 def test_airflow_gets_the_app_without_importing_its_handlers() -> None:
     code = """
 import sys
-sys.path.append(sys.argv[1])
-from tidemark.airflow.pages import http as page_http
+from tidemark_airflow.pages import http as page_http
 (registered,) = page_http.TidemarkPlugin.fastapi_apps
 assert (registered["url_prefix"], registered["app"]) == ("/tidemark", page_http.app)
-print(sorted({"fastapi", "duckdb", "polars", "deltalake", "pyspark", "tidemark.airflow.pages.api"} & set(sys.modules)))
-from tidemark.airflow.pages import api as page_api
+print(sorted({"fastapi", "duckdb", "polars", "deltalake", "pyspark", "tidemark_airflow.pages.api"} & set(sys.modules)))
+from tidemark_airflow.pages import api as page_api
 print("pyspark" in sys.modules)
 """
-    plugins = str(Path(page_api.__file__).parent)
-    done = subprocess.run([sys.executable, "-c", code, plugins], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"[]", "False"} <= set(done.stdout.splitlines())  # Airflow's log is among them
 
 

@@ -14,14 +14,14 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from deltalake import write_deltalake
 
-from tidemark.airflow.dags.settings import TOPOLOGIES
-from tidemark.airflow.tasks import assets
-from tidemark.airflow.tasks.assets import IntervalTrigger, OneRunPerInterval, PublishIntervals, complete_table
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
+from tidemark_airflow.dags.settings import TOPOLOGIES
+from tidemark_airflow.tasks import assets
+from tidemark_airflow.tasks.assets import IntervalTrigger, OneRunPerInterval, PublishIntervals, complete_table
 
 FLIGHTS = load(TOPOLOGIES / "flights.toml")
 MIDNIGHT, HOUR = 1_372_291_200_000, 3_600_000  # 2013-06-27 00:00 UTC

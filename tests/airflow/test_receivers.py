@@ -27,10 +27,6 @@ from support.alert_services import (
     PagerDutyService,
     WebhookService,
 )
-from tidemark.airflow.tasks import receivers
-from tidemark.airflow.tasks import sla as sla_tasks
-from tidemark.airflow.tasks.receivers import ReceiverDown, ReceiverRefused
-from tidemark.airflow.tasks.sla import DeliverChanges
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.model import topology
@@ -40,6 +36,10 @@ from tidemark.model.tables.catalog import INCIDENTS, Table
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts
 from tidemark.storage.delta.report_tables import replace_rows
+from tidemark_airflow.tasks import receivers
+from tidemark_airflow.tasks import sla as sla_tasks
+from tidemark_airflow.tasks.receivers import ReceiverDown, ReceiverRefused
+from tidemark_airflow.tasks.sla import DeliverChanges
 
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 FLIGHTS = topology.load(Path(__file__).resolve().parents[2] / "jobs" / "topologies" / "flights.toml")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.supervised_streams import STAND_IN, WITHIN_S, Supervised, staged
-from tidemark.airflow.tasks.stream import BY_USER
 from tidemark.control.process import wait_until
+from tidemark_airflow.tasks.stream import BY_USER
 
 pytestmark = pytest.mark.long
 RENAMED = replace(STAND_IN, dag="renamed")

@@ -67,9 +67,9 @@ STARTED = {"by_carrier_source": 1_060, "carrier_state": 1_100}
 OTHERS = """
 from airflow.sdk import DAG, PartitionedAssetTimetable, task
 from datetime import timedelta
-from tidemark.airflow import OneRunPerInterval, complete_table
-from tidemark.airflow.tasks.assets import stream_table, table_asset
-from tidemark.airflow.dags.hours import FirstReport
+from tidemark_airflow import OneRunPerInterval, complete_table
+from tidemark_airflow.tasks.assets import stream_table, table_asset
+from tidemark_airflow.dags.hours import FirstReport
 
 SEEN = {
     "rolled_up": table_asset("flights", "latency_rollup"),

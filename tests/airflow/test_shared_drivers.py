@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict
-from tidemark.airflow.tasks.stream import StreamOperator, StreamTrigger, Supervision
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import StreamState
@@ -25,6 +23,8 @@ from tidemark.model.topology import load
 from tidemark.reports.what_if.estimates import distances_of
 from tidemark.semantics.liveness import RightToKill
 from tidemark.stream.driver.waking import Hops
+from tidemark_airflow.tasks.driver import NAME, Driver, DriverVerdict
+from tidemark_airflow.tasks.stream import StreamOperator, StreamTrigger, Supervision
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"

@@ -13,11 +13,11 @@ from types import MappingProxyType
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from tidemark.airflow.tasks import spark as spark_tasks
-from tidemark.airflow.tasks.spark import BatchJob, DriverHook
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
+from tidemark_airflow.tasks import spark as spark_tasks
+from tidemark_airflow.tasks.spark import BatchJob, DriverHook
 
 
 @pytest.fixture(autouse=True)

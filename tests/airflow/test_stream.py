@@ -23,15 +23,15 @@ from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from support.topologies import orders_in_files
-from tidemark.airflow.tasks.driver import BY_CHANGE, NAME, Driver, DriverVerdict
-from tidemark.airflow.tasks.orphans import are_incomplete
-from tidemark.airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import AcceptedLoss, Control, StreamState, digest
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import load
 from tidemark.semantics.liveness import RightToKill
+from tidemark_airflow.tasks.driver import BY_CHANGE, NAME, Driver, DriverVerdict
+from tidemark_airflow.tasks.orphans import are_incomplete
+from tidemark_airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"

@@ -16,10 +16,10 @@ from support.supervision_cases import (  # noqa: F401 - collected here
     test_a_driver_whose_batch_stands_still_is_replaced,
     test_a_task_that_is_marked_leaves_no_driver,
 )
-from tidemark.airflow.tasks.stream import BY_USER
 from tidemark.control import process
 from tidemark.control.folder import digest
 from tidemark.embedded import airflow
+from tidemark_airflow.tasks.stream import BY_USER
 
 KILLED = [("scheduler",), ("triggerer",), ("api-server",), tuple(airflow.COMPONENTS)]
 SUPERVISING = ("scheduler", "triggerer")

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict
 from tidemark.clock import wall_clock_ms
 from tidemark.control import cluster_manager, process
 from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.errors import TidemarkError
 from tidemark.semantics.liveness import RightToKill
 from tidemark.storage.location import location
+from tidemark_airflow.tasks.driver import NAME, Driver, DriverVerdict
 
 RIGHT_TO_KILL = RightToKill(silent_s=5.0, starting_s=60.0, draining_s=0.3)
 ELSEWHERE = "other-host"

@@ -12,12 +12,12 @@ import pytest
 from streaming.laws import check_accounting
 
 from support.supervised_streams import NUMBERS, SPARK, Stage, Supervised, staged
-from tidemark.airflow.tasks.driver import NAME
 from tidemark.control import process
 from tidemark.control.folder import digest
 from tidemark.embedded import airflow
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
+from tidemark_airflow.tasks.driver import NAME
 
 SEEN = """
 [operators.seen]

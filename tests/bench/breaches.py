@@ -4,8 +4,8 @@
 each grows old until it breaks its limit, in every round. Beside them two real streams read a broker; they break their
 promise in the rounds in which it is their driver or the broker that is killed. The rounds: undisturbed, and while the
 drivers, the broker, the checker, the triggerer and the scheduler are killed with -9. The processes of Airflow are
-started again at once; a delay counts from then. Airflow replaces drivers by itself, and each successor is killed once
-more while it starts. The broker is away for longer than the limit.
+started again at once; a delay counts from when they are back. Airflow replaces drivers by itself, and each successor
+is killed once more while it starts. The broker is away for longer than the limit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +31,6 @@ from deltalake import write_deltalake
 
 from support.airflow_checkout import own_checkout
 from support.topologies import source, table, topology_of
-from tidemark.airflow.tasks.driver import NAME, Driver
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control, StreamState
@@ -42,6 +42,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERTS, BATCHES, CHANGES, DELIVERIES
 from tidemark.semantics.liveness import RightToKill
 from tidemark.storage.delta.tables import scan
+from tidemark_airflow.tasks.driver import NAME, Driver
 
 TABLES = [f"table{number}" for number in range(int(os.environ.get("TABLES", "8")))]
 STREAMS = ["stream0", "stream1"]
@@ -156,11 +157,23 @@ class Bench:
                     os.kill(int(place.name), signal.SIGKILL)
 
     def kill(self, component: str) -> int:
-        """Kills a process of Airflow and all its children, and starts it again; returns when it was back."""
+        """Kills a process of Airflow and all its children, and starts it again; returns when it was back.
+
+        A triggerer is back when it runs the triggers of the one that was killed: Airflow leaves those to that one until
+        it has not heard of it for 30 s.
+        """
+        others = self._triggerers()
         os.killpg(json.loads((self._home / f"{component}.pid.json").read_text())["pid"], signal.SIGKILL)
         process.wait_until(lambda: process.find(self._home, component) is None, "the end", 30)
         self.start()
+        if component == "triggerer":
+            process.wait_until(lambda: not self._triggerers() & others, "another triggerer for the triggers", 120)
         return wall_clock_ms()
+
+    def _triggerers(self) -> set[int]:
+        """Returns the ids of the triggerers that Airflow's database gives for its triggers."""
+        with closing(sqlite3.connect(f"file:{self._home / 'airflow.db'}?mode=ro", uri=True)) as database:
+            return {number for (number,) in database.execute("select triggerer_id from trigger") if number is not None}
 
     def kill_drivers(self) -> None:
         """Kills the drivers of both streams, and the next ones while they start."""

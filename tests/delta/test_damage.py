@@ -27,7 +27,6 @@ from support.command_line import CommandOutput, tidemark
 from support.control_files import unlisted
 from support.play import NOON, Play
 from support.topologies import aggregate, current, repartition, source, table, topology_of
-from tidemark.airflow.tasks.driver import Failures, Launch
 from tidemark.cli.repair.doctor import doctor
 from tidemark.control import cluster_manager
 from tidemark.control.files import FILES, listed, not_files
@@ -65,6 +64,7 @@ from tidemark.stream.startup.source_list import follow
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
+from tidemark_airflow.tasks.driver import Failures, Launch
 
 SUB = "events"
 TOML = "flush_keys = 3\n" + topology_of(

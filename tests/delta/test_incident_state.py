@@ -26,7 +26,7 @@ from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.sla.incidents.tables import acknowledge, follow_up, miss, pending_changes, record_delivery
+from tidemark.sla.incidents.tables import acknowledge, follow_up, open_missed_checks, pending_changes, record_delivery
 from tidemark.sla.sla_findings import sla_findings
 from tidemark.storage.delta.report_tables import replace_rows
 
@@ -95,7 +95,7 @@ def test_a_healthy_plant_has_no_incident_after_half_an_hour(plant: Plant) -> Non
     Then checks come in time, but for two gaps.
     """
     plant.check(0, "error", took=6)
-    miss(plant.layout, EVERY_2_MIN, at_ms=NOON + 4 * MINUTE + 1)
+    open_missed_checks(plant.layout, EVERY_2_MIN, at_ms=NOON + 4 * MINUTE + 1)
     for now in (6, 8, 10, 12, 18, 20, 22, 28, 30, 32):
         plant.check(now, "pass")
         if now == 12:
@@ -218,7 +218,7 @@ def test_why_says_where_only_the_check_that_found_an_sla_broken_is_known(plant: 
     assert line.startswith("incident_open: flight_board since 2026-01-01T12:00:00.000Z: SLA board is broken; ")
     assert "; a check found it broken then, and since when is not known; " in line
     # When a check was due is known.
-    miss(plant.layout, EVERY_2_MIN, at_ms=NOON + 7 * MINUTE)
+    open_missed_checks(plant.layout, EVERY_2_MIN, at_ms=NOON + 7 * MINUTE)
     (missed,) = (line for line in findings(plant, 7) if "checks_are_made" in line)
     assert "since 2026-01-01T12:04:00.000Z: SLA checks_are_made" in missed
     assert "a check found it" not in missed

@@ -26,6 +26,7 @@ from tidemark.model.tables.catalog import (
     INCIDENTS,
     LATENCY_MINUTES,
     OPERATOR_BATCHES,
+    OPERATOR_WINDOWS,
     SLA_RESULTS,
 )
 from tidemark.sla.incidents.tables import pending_changes, record_delivery
@@ -84,6 +85,17 @@ class Watched:
         counts = dict.fromkeys(COUNTED, 0) | {"records_in": 1, "emitted": 1}
         write(OPERATOR_BATCHES, [{"batch_id": batch_id, "operator": "latest", "kind": "table", **counts}])
         write(BATCHES, [{"batch_id": batch_id, "finished_at": finished_ms}])
+
+    def finishes(self, end_ms: int, *, work_ms: int) -> None:
+        """Writes that all operators finished the window that ends at *end_ms*, `latest` with *work_ms* of work."""
+        ewts = {"events": end_ms, "latest": end_ms + work_ms, "alarms": end_ms + work_ms}
+        window = {"batch_id": 0, "window_start": end_ms - 5_000, "window_end": end_ms, "records": 1}
+        began = {"batch_started_at": end_ms - 10, "queued_ms": 0}
+        rows = [
+            {**window, **began, "operator": name, "ewt_at": ewt_ms, "ewt_adjusted_at": ewt_ms}
+            for name, ewt_ms in ewts.items()
+        ]
+        self.warehouse.write(OPERATOR_WINDOWS, rows)
 
     def deliver(self) -> list[str]:
         """Does what Airflow does for the channel; returns the changes."""
@@ -173,6 +185,23 @@ def test_a_quantile_is_measured_again_without_news_as_records_leave_its_interval
     # 62 s after the late records there are none in the interval, and the facts are older than 30 s.
     assert watched.look(75).why == {Why.VERDICT}
     assert watched.checks()[-1] == (75, "in_time", "unknown")
+
+
+def test_an_operators_work_breaks_its_limit_though_no_report_has_stored_its_path(watched: Watched) -> None:
+    """`latest` worked 400 ms on a window that ended 5 s after NOW, and 20 ms on the one before."""
+    watched.slas = {"work": {**FRESH, "subject": "latest", "measure": "operator_latency_p50", "error_after": "300 ms"}}
+    watched.slas["work"]["over"] = "1 min"
+    watched.restart()
+    watched.finishes(NOW, work_ms=20)
+    watched.look(1)
+    assert watched.checks() == [(1, "work", "pass")]
+    watched.finishes(NOW + 5_000, work_ms=400)
+    # The median of two is the smaller one.
+    assert watched.look(15).run_id is None
+    watched.finishes(NOW + 10_000, work_ms=400)
+
+    assert watched.look(16).why == {Why.VERDICT, Why.DELIVERY}
+    assert watched.checks()[-1] == (16, "work", "error")
 
 
 def test_an_incident_is_resolved_when_it_is_due_though_nothing_changes_then(watched: Watched) -> None:

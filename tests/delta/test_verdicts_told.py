@@ -18,7 +18,6 @@ import pytest
 import critical_path
 from support.play import NOON, Play, ms
 from support.topologies import NEWEST
-from tidemark.airflow.pages.decisions import decision_page
 from tidemark.cli.explain import path as path_command
 from tidemark.facts.history import ChartSpan, history
 from tidemark.facts.interval_facts import page_facts
@@ -35,6 +34,7 @@ from tidemark.reports.promises import promises
 from tidemark.sla.incidents.decisions import decision_facts
 from tidemark.sla.page import sla_page
 from tidemark.stream.decide import decision
+from tidemark_airflow.pages.decisions import decision_page
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates

@@ -16,7 +16,7 @@ MARCH, OCTOBER = (PROJECT / "tests" / "constraints" / f"airflow-2026-{month}.txt
 """Versions of packages: see docs/installation.md."""
 ENVIRONMENTS = [(MARCH, "3.12"), (OCTOBER, "3.13"), (LOCK, "3.11")]
 DAG_FILE = """
-from tidemark.airflow import topology_dags
+from tidemark_airflow import topology_dags
 
 topology_dags()
 """
@@ -35,7 +35,7 @@ FIRST_REPORT = """
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.sdk.exceptions import DagRunTriggerException, TaskDeferred
-from tidemark.airflow.dags.hours import FirstReport
+from tidemark_airflow.dags.hours import FirstReport
 run = SimpleNamespace(run_after=datetime(2026, 1, 1, 12, 58, tzinfo=UTC))
 context = {"params": {"first_report": True}, "dag_run": run}
 task = FirstReport(task_id="first", reports="hourly")

@@ -31,7 +31,7 @@ from tidemark.model.tables.catalog import (
     TOPOLOGY_CHANGES,
 )
 from tidemark.query.sql_script import script
-from tidemark.storage.warehouse import views
+from tidemark.query.views import views
 
 HOUR = 3_600_000
 TEN = 1_772_359_200_000  # 2026-03-01T10:00:00Z

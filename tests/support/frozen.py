@@ -43,6 +43,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.sql import Warehouse
+from tidemark.query.views import views
 from tidemark.reports.documents.bound import bound_document
 from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.pages.interval_page import page as interval_page
@@ -50,7 +51,6 @@ from tidemark.reports.pages.page_model import page_model, subjects_of
 from tidemark.reports.pages.topology_page import history_page, operator_page, start_page, topology_page
 from tidemark.reports.promises import promises
 from tidemark.sla.page import sla_page
-from tidemark.storage.warehouse import views
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
 

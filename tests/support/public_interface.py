@@ -26,7 +26,7 @@ from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.model.topology import load
 from tidemark.query import kafka_metrics
 from tidemark.query.sql import Warehouse
-from tidemark.storage.warehouse import views
+from tidemark.query.views import views
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
 
 FILE = CHECKOUT / "tests" / "delta" / "public_interface.json"
@@ -49,7 +49,7 @@ def interface(home: Path) -> Interface:
         "columns of tables": _columns(),
         "columns of views": _columns_of_views(home),
         "commands": _commands(command_line._parser()),
-        "HTTP": _requests(CHECKOUT / "jobs" / "tidemark" / "airflow" / "pages" / "api.py"),
+        "HTTP": _requests(CHECKOUT / "plugins" / "tidemark_airflow" / "pages" / "api.py"),
         "keys of JSON": _json_keys(home),
         "Python": _names(),
         "entry points": _entry_points(),
@@ -146,11 +146,7 @@ def _names() -> Iterator[str]:
         yield f"tidemark.api.{name}"
         for parameter in inspect.signature(getattr(api, name)).parameters:
             yield f"tidemark.api.{name}({parameter})"
-    yield from (f"tidemark.airflow.{name}" for name in import_module("tidemark.airflow")._PLACES)
-    for file in (CHECKOUT / "plugins").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module != "__future__":
-                yield from (f"{file.stem}.{alias.asname or alias.name}" for alias in node.names)
+    yield from (f"tidemark_airflow.{name}" for name in import_module("tidemark_airflow")._PLACES)
 
 
 def _entry_points() -> Iterator[str]:

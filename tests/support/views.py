@@ -9,7 +9,7 @@ import polars as pl
 
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.sql import SPARKS_WORDS, UTC
-from tidemark.storage.warehouse import named_in, views
+from tidemark.query.views import named_in, views
 
 
 def tables_of(name: str) -> list[str]:

@@ -18,6 +18,7 @@ from tidemark.cli.main import COMMANDS
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "jobs" / "tidemark"
+PACKAGES = {"tidemark": PACKAGE, "tidemark_airflow": PROJECT / "plugins" / "tidemark_airflow"}
 HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb", "deltalake", "numpy", "airflow"}
 """Packages that rules and models must not import."""
 IMPORTS = {
@@ -44,7 +45,7 @@ IMPORTS = {
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
-    "storage": "errors clock graph model.settings model.project",
+    "storage": "errors clock model.settings model.project",
     "storage.delta": (
         "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
     ),
@@ -100,7 +101,7 @@ IMPORTS = {
         "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas "
         "stream.read stream.decide stream.write stream.startup"
     ),
-    "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
+    "query": "collecting escaping errors graph model.tables model.project storage storage.delta stream.journal",
     "sampling": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.columns "
         "kernels.records stream.kafka stream.read stream.write"
@@ -111,8 +112,8 @@ IMPORTS = {
     ),
     "embedded": "collecting errors clock bounded_http semantics model.project model control",
     "feed": "errors model.settings model.project embedded",
-    "airflow": "model.project",
-    "dags": "airflow",
+    "tidemark_airflow": "model.project",
+    "dags": "tidemark_airflow",
     "allocator": "model.project",
     "arrow": "allocator",
     "testing": (
@@ -223,12 +224,11 @@ IMPORTS = {
         "model.measures model.slas facts facts.measures reports sla.contracts why.evidence sla.measures "
         "sla.incidents reports.paths reports.pages"
     ),
-    "airflow.tasks": (
+    "tidemark_airflow.tasks": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
         "model storage control query account.owners model.slas facts reports sla.incidents sla"
     ),
-    "airflow.dags": "errors model.project model model.slas airflow.tasks",
-    "plugins": "airflow.tasks",
+    "tidemark_airflow.dags": "errors model.project model model.slas tidemark_airflow.tasks",
     "reports.what_if": (
         "collecting errors semantics model.settings model kernels.columns kernels.reports query "
         "account.owners facts account reports.paths"
@@ -253,20 +253,20 @@ IMPORTS = {
         "control recorded stream.startup query sampling maintenance model.slas facts reports cli.shared "
         "why.evidence cli.outside cli.project reports.pages reports.documents cli.explain"
     ),
-    "airflow.pages": (
+    "tidemark_airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
         "model storage storage.delta recorded query facts sla.incidents metrics reports.pages sla "
-        "airflow.tasks airflow.dags reports.what_if reports.documents"
+        "tidemark_airflow.tasks tidemark_airflow.dags reports.what_if reports.documents"
     ),
     "metrics.groups": "collecting semantics model.tables model.settings model facts why.evidence metrics",
 }
 """Maps each room to all rooms that it imports.
 
-It comes after them. A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one
-of the folders `jobs`, `dags` and `plugins` at the edge.
+It comes after them. A room is a folder of `jobs/tidemark` or of `plugins` with its modules, a module of `jobs/tidemark`
+itself, or one of the folders `jobs` and `dags` at the edge.
 """
 
-ASK_FOR_FACTS = frozenset({"account", "why", "sla", "reports", "metrics", "trace", "cli", "airflow", "jobs"})
+ASK_FOR_FACTS = frozenset({"account", "why", "sla", "reports", "metrics", "trace", "cli", "tidemark_airflow", "jobs"})
 """Rooms that ask the room `facts`, and open no table or journal."""
 OPEN_TABLES = (
     "deltalake",
@@ -306,21 +306,22 @@ def top_level_imports(path: Path) -> set[str]:
 
 @cache
 def room_of(parts: tuple[str, ...]) -> str:
-    """Returns the room of a module, or of a name in it.
-
-    *parts* are those of its full name, after `tidemark`.
-    """
-    folders = [part for n, part in enumerate(parts) if PACKAGE.joinpath(*parts[: n + 1]).is_dir()]
-    return ".".join(folders) or parts[0]
+    """Returns the room of a module, or of a name in it; *parts* are those of its full name."""
+    package, *inner = parts
+    folders = [part for n, part in enumerate(inner) if PACKAGES[package].joinpath(*inner[: n + 1]).is_dir()]
+    if package == "tidemark":
+        return ".".join(folders) or inner[0]
+    return ".".join((package, *folders))
 
 
 def product() -> Iterator[tuple[str, Path]]:
     """Yields each file of the product with its room."""
-    for path in PACKAGE.rglob("*.py"):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        if parts != ("__init__",):
-            yield room_of(parts), path
-    for edge in ("jobs", "dags", "plugins"):
+    for package, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            if parts != ("__init__",):
+                yield room_of((package, *parts)), path
+    for edge in ("jobs", "dags"):
         for path in (PROJECT / edge).glob("*.py"):
             yield edge, path
 
@@ -329,7 +330,8 @@ def test_rooms_import_exactly_the_rooms_of_the_table():
     imports: dict[str, set[str]] = {}
     for room, path in product():
         names = set().union(*(names_of(statement) for statement in imports_of(path)))
-        rooms = {room_of(tuple(name.split(".")[1:])) for name in names if name.startswith("tidemark.")}
+        modules = [tuple(name.split(".")) for name in names]
+        rooms = {room_of(module) for module in modules if module[0] in PACKAGES}
         imports.setdefault(room, set()).update(rooms - {room})
     assert imports == {room: {*others.split()} for room, others in IMPORTS.items()}
 

@@ -22,12 +22,16 @@ from tidemark.model.tables.catalog import TABLES
 from tidemark.stream.operate.registry import STEPS
 
 PROJECT = Path(__file__).parents[2]
-PACKAGE = PROJECT / "jobs" / "tidemark"
 ALL: list[type[Operator]] = [*KINDS.values(), HopSource]
 NAMES = {kind.__name__ for kind in ALL}
 OWN = ("model/kinds", "stream/operate")
-OTHERS = [path for path in PACKAGE.rglob("*.py") if not str(path.relative_to(PACKAGE)).startswith(OWN)]
-MODULES = [path for path in OTHERS if any(name in path.read_text() for name in NAMES)]
+MODULES = {
+    name: path
+    for folder in (PROJECT / "jobs" / "tidemark", PROJECT / "plugins")
+    for path in folder.rglob("*.py")
+    if not (name := str(path.relative_to(folder).with_suffix(""))).startswith(OWN)
+    and any(kind in path.read_text() for kind in NAMES)
+}
 """Modules that name a kind."""
 TESTS_FOR_ONE_KIND = {
     "account/configured: Source": "its bound is an expected part of an age",
@@ -96,7 +100,7 @@ def test_matches_know_every_kind_that_reads_or_hands_out() -> None:
 
 
 def test_a_match_that_names_kinds_is_exhaustive() -> None:
-    for path in MODULES:
+    for path in MODULES.values():
         for node in nodes(path):
             if isinstance(node, ast.Match) and any({*named(case.pattern)} & NAMES for case in node.cases):
                 last = node.cases[-1]
@@ -106,8 +110,8 @@ def test_a_match_that_names_kinds_is_exhaustive() -> None:
 
 def test_only_listed_modules_test_for_one_kind() -> None:
     found = {
-        f"{path.relative_to(PACKAGE).with_suffix('')}: {name}"
-        for path in MODULES
+        f"{module}: {name}"
+        for module, path in MODULES.items()
         for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
         for name in {*named(node.args[1])} & NAMES

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tidemark.airflow.tasks.pods import PodRole, launch_command, pod_properties, pod_template
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
 from tidemark.model.settings.kubernetes import KubernetesSettings
+from tidemark_airflow.tasks.pods import PodRole, launch_command, pod_properties, pod_template
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
 LABELS = {"topology": "flights"}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.query.stored_tables import StoredTables
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tidemark.query.sql import Warehouse
 
 Row = dict[str, Any]
@@ -26,14 +29,15 @@ def answers_over(
     only: Container[Path] | None = None,
     memory: str | None = None,
     stored: StoredTables | None = None,
+    given: Mapping[str, pl.DataFrame] = MappingProxyType({}),
 ) -> Tables:
     """Returns what answers SQL over the tables of *warehouse*.
 
     With a *topology*, or places *only*, the tables of others look empty. Queries use at most *memory* (a size of
     DuckDB, for example 512MB; None: 2GB). They are about the tables that were *stored* when others asked; None: as they
-    are now.
+    are now. Tables with rows that are *given*, by name, have those alone.
     """
     # Most readers of rows ask no SQL, and to import DuckDB takes as long as to tell of a topology.
     from tidemark.query.sql import MEMORY, Warehouse
 
-    return Warehouse(warehouse, topology=topology, only=only, memory=memory or MEMORY, stored=stored)
+    return Warehouse(warehouse, topology=topology, only=only, memory=memory or MEMORY, stored=stored, given=given)

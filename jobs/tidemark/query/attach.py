@@ -19,8 +19,9 @@ from tidemark.model.project.extras import DISTRIBUTION
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.kafka_metrics import VIEW
 from tidemark.query.sql import SPARKS_WORDS, UTC, extension_file, identifier, literal, scan_of, selects_of
+from tidemark.query.views import views
 from tidemark.storage.object_path import ObjectPath
-from tidemark.storage.warehouse import delta_tables, no_tables, views
+from tidemark.storage.warehouse import delta_tables, no_tables
 
 PUBLISHED = "tidemark_published"
 """Table of a published file.

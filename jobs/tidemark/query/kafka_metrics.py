@@ -5,7 +5,7 @@ It has the metrics of latency and of emission.
 
 from __future__ import annotations
 
-from tidemark.storage.warehouse import View
+from tidemark.query.views import View
 
 VIEW = View(
     "kafka_metrics",

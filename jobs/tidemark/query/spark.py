@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
 from tidemark.query.spark_views import union_of
-from tidemark.storage.warehouse import delta_tables, is_table, named_in, stream_tables, views
+from tidemark.query.views import named_in, views
+from tidemark.storage.warehouse import delta_tables, is_table, stream_tables
 
 
 def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table) -> DataFrame:

@@ -1,6 +1,6 @@
 """Answers SQL over a warehouse with DuckDB.
 
-There is a view per table name, over all Delta tables of that name, and those of `warehouse.views` and `kafka_metrics`.
+There is a view per table name, over all Delta tables of that name, and those of `query.views` and `kafka_metrics`.
 
 Most queries need neither Arrow nor polars nor delta-rs, and to import them takes longer than to answer. So functions
 that need them import them.
@@ -16,7 +16,8 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
@@ -26,11 +27,15 @@ from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
 from tidemark.query.stored_tables import StoredTables
+from tidemark.query.views import View, named_in, views
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
-from tidemark.storage.warehouse import View, changes_of, delta_tables, named_in, views
+from tidemark.storage.warehouse import changes_of, delta_tables
 from tidemark.stream.journal.place import not_waiting
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SPARKS_WORDS = (
     "MACRO unix_millis(instant) AS epoch_ms(instant)",
@@ -103,7 +108,8 @@ class Warehouse:
     Facts that are in the journals alone are included. A query opens the tables that it names; if it asks for one
     topology, only that topology's. Later queries read the same versions. With a *topology*, or places *only*, the
     tables of others look empty. Queries use at most *memory* (a size of DuckDB, for example 512MB) and spill the rest
-    to a temporary folder of this process. Frames of the same versions are in `stored`.
+    to a temporary folder of this process. Frames of the same versions are in `stored`. Tables with rows that are
+    *given*, by name, have those alone.
     """
 
     def __init__(
@@ -114,8 +120,9 @@ class Warehouse:
         only: Container[Path] | None = None,
         memory: str = MEMORY,
         stored: StoredTables | None = None,
+        given: Mapping[str, pl.DataFrame] = MappingProxyType({}),
     ) -> None:
-        self.stored = stored or StoredTables()
+        self.stored, self._given = stored or StoredTables(), given
         self._home, self._only, self._topology, self._memory = home, only, topology, memory
         self._reads_logs, self._by_name = False, False
         self._of_topology: Warehouse | None = None
@@ -137,7 +144,7 @@ class Warehouse:
 
     @cached_property
     def _selects(self) -> Mapping[str, Callable[[], str]]:
-        return selects_of(self.tables, self._from)
+        return selects_of(self.tables, self._from) | {name: partial(self._given_rows, name) for name in self._given}
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -165,7 +172,12 @@ class Warehouse:
             read_only.check(self._connection, text, self._selects)
             if (topology := self._asked_topology(text)) is not None:
                 self._of_topology = Warehouse(
-                    self._home, topology=topology, only=self._only, memory=self._memory, stored=self.stored
+                    self._home,
+                    topology=topology,
+                    only=self._only,
+                    memory=self._memory,
+                    stored=self.stored,
+                    given=self._given,
                 )
                 return self._of_topology.ask(text, parameters)
             self._open(text)
@@ -227,6 +239,10 @@ class Warehouse:
         for name, select in new.items():
             self._opened[name] = select
             self._connection.execute(f"CREATE TEMP VIEW {identifier(name)} AS\n{select}")
+
+    def _given_rows(self, name: str) -> str:
+        self._arrow[f"given {name}"] = self._given[name].to_arrow()
+        return f"SELECT * FROM {identifier(f'given {name}')}"
 
     def _from(self, path: Path) -> str:
         """Returns the SQL that reads the table at *path*.

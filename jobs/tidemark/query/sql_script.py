@@ -14,7 +14,8 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.spark_views import external_names, identifier, place_of, union_of
-from tidemark.storage.warehouse import delta_tables, views
+from tidemark.query.views import views
+from tidemark.storage.warehouse import delta_tables
 
 TRINO_CATALOG = "delta"
 

@@ -9,7 +9,10 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import polars as pl
 
 from tidemark.collecting import names_in
 from tidemark.facts.answers import Row, Tables, answers_over
@@ -142,14 +145,16 @@ def measure(
     judged: JudgedTables,
     *,
     with_accounts: bool = True,
+    paths: Mapping[str, pl.DataFrame] = MappingProxyType({}),
 ) -> Measured:
     """Returns all facts by which *specs* are judged at the *time* of a check.
 
-    Only completeness, and what suites judge, need them *with_accounts*.
+    Only completeness, and what suites judge, need them *with_accounts*. The rows of tables of *paths*, by name, are
+    newer than those that a report has stored.
     """
     at_ms = time.at_ms
     # Queries read many tables: a single unreadable one would make all of them fail.
-    tables = answers_over(layout.warehouse, topology.name, only=judged.readable)
+    tables = answers_over(layout.warehouse, topology.name, only=judged.readable, given=paths)
     return Measured(
         layout=layout,
         topology=topology,

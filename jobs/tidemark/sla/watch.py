@@ -3,7 +3,8 @@
 How it works: a *look* judges all SLAs by facts that are kept from look to look. They are measured again when a driver
 or a report has written something, or a driver has stopped; without news a look only compares instants with the clock.
 So a limit of an age is seen to break at once, and at no cost. What is counted over an interval changes without news,
-too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS.
+too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS. Critical paths, by which an
+operator's own work is judged, are found for the newest windows, and stored only by checks.
 
 A *check* measures, judges, explains and stores what it has found, with the changes of incidents and alerts that follow.
 A look makes one when a verdict has changed, when an incident is due to open or to be resolved, and otherwise every
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -31,6 +33,7 @@ from tidemark.control.liveness import liveness_of
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import newest_check
 from tidemark.facts.fact_tables import Stored
+from tidemark.facts.report_rows import lies_in, report_rows
 from tidemark.model.measures.contract import CONTRACTS_OVER_MS
 from tidemark.model.measures.registry import Need
 from tidemark.model.project.layout import Layout
@@ -165,6 +168,8 @@ class SlaWatch:
         self._measured: list[Measured] = []
         """All facts since there was news, and if they are old, newer ones of the SLAs over intervals."""
         self._news: News = ()
+        self._paths: dict[str, pl.DataFrame] = {}
+        """Rows about critical paths that are newer than the stored ones, by table."""
         self._is_new, self._must_check = True, False
         self.measured_n = 0
         """How often facts were measured."""
@@ -223,6 +228,7 @@ class SlaWatch:
         news = news_of(self._layout, topology, at_ms)
         if not self._measured or news != self._news:
             needs_accounts = any(Need.ACCOUNTS in spec.measure.needs for spec in specs)
+            self._paths = _paths_now(self._layout, topology, specs, at_ms)
             self._measured = [self._measure(specs, self._look_at(at_ms), with_accounts=needs_accounts)]
             self._news = news
         newest_ms = self._measured[-1].time.at_ms
@@ -242,7 +248,8 @@ class SlaWatch:
     def _measure(self, specs: Sequence[SlaSpec], moment: CheckTime, *, with_accounts: bool = True) -> Measured:
         self.measured_n += 1
         judged = JudgedTables(contracts=self._standing(), readable=_AllBut(self._unreadable))
-        return measure(self._layout, self._promised.topology, specs, moment, judged, with_accounts=with_accounts)
+        topology = self._promised.topology
+        return measure(self._layout, topology, specs, moment, judged, with_accounts=with_accounts, paths=self._paths)
 
     def _standing(self) -> list[Row]:
         """Returns what the newest suites found of contracts, which stands until the next ones."""
@@ -262,6 +269,7 @@ class SlaWatch:
             behind = wait_for_facts(layout, topology, at_ms=at_ms, clock=self._clock, sleep_s=self._sleep_s)
             if any(Need.PATHS in spec.measure.needs for spec in promised.specs):
                 _find_paths(layout, topology, promised.specs, at_ms)
+            self._paths = {}
             moment = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
             is_broken = self._count_contracts(moment)
             news = news_of(layout, topology, at_ms)
@@ -411,6 +419,27 @@ def _verdicts(found: Sequence[Status]) -> dict[str, Verdict]:
 def _told(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
     """Returns the verdicts that break a promise: only these, and their end, are worth a run of Airflow."""
     return {name: verdict for name, verdict in verdicts.items() if verdict in BROKEN}
+
+
+def _paths_now(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], at_ms: int) -> dict[str, pl.DataFrame]:
+    """Returns the rows about critical paths, by table, that a report of the hour before *at_ms* would leave.
+
+    There are none where no SLA needs them.
+    """
+    longest_ms = max((spec.over_ms for spec in specs if Need.PATHS in spec.measure.needs), default=None)
+    if longest_ms is None:
+        return {}
+    from tidemark.reports.paths.report import paths_now
+
+    newest, before = Interval(at_ms - HOUR_MS, at_ms), Interval(at_ms - HOUR_MS - longest_ms, at_ms - HOUR_MS)
+    stored = partial(report_rows, layout, topology.name)
+    try:
+        found = paths_now(layout, topology, specs, newest)
+        earlier = {table: stored(table, lies_in("window_end", before)) for table in found}
+    except Exception:
+        log.warning("%s: its critical paths cannot be found now", topology.name, exc_info=True)
+        return {}
+    return {table.name: pl.concat([earlier[table], rows], how="diagonal_relaxed") for table, rows in found.items()}
 
 
 def _find_paths(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], at_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Finds the tables and views of a warehouse by name.
+"""Finds the tables of a warehouse by name.
 
 A name stands for all Delta tables of that name. This module reads no rows: `query.sql` does so by DuckDB, and
 `query.spark` by Spark.
@@ -9,31 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from tidemark.errors import InvalidArgument
-from tidemark.graph import in_order
 from tidemark.model.project.layout import CHANGES_OF, Layout
 from tidemark.storage.object_path import ObjectPath
 
-VIEWS = Path(__file__).parents[1] / "views"
 WORD = re.compile(r"\w+")
-
-
-@dataclass(frozen=True)
-class View:
-    """A view: its name, the meaning of a row, and its SELECT.
-
-    Spark SQL and DuckDB both read the SELECT. It may use functions of Spark that `query.sql` defines in DuckDB.
-    """
-
-    name: str
-    row: str
-    select: str
 
 
 def delta_tables(warehouse: Path, topology: str | None = None) -> Mapping[str, list[Path]]:
@@ -89,45 +73,3 @@ def changes_of(path: Path) -> Path | None:
     """
     changes = path.with_name(f"{CHANGES_OF}{path.name}")
     return changes if is_table(changes) else None
-
-
-@cache
-def views() -> tuple[View, ...]:
-    """Returns all views, each after those that it reads, by name."""
-    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(VIEWS.glob("*.sql"))}
-    by_name = {name: _view(name, text) for name, text in texts.items()}
-    reads: dict[str, list[str]] = {}
-    for name, view in by_name.items():
-        # Its own name among its words, that of a column for example, is no cycle.
-        reads[name] = sorted(by_name.keys() & set(re.findall(r"\w+", view.select)) - {name})
-    return tuple(by_name[name] for name in in_order(reads))
-
-
-def named_in(text: str, names: Collection[str], views: Iterable[View]) -> list[str]:
-    """Returns those of *names* that *text* uses, directly or by *views*.
-
-    Tables come first, and each view after the views that it reads. *views* are in that order, too.
-    """
-    words, last_first = _words(text), []
-    # Backwards: each view adds the words of its SELECT before the views that it may read are looked at.
-    for view in reversed([*views]):
-        if view.name.lower() in words:
-            last_first.append(view.name)
-            words |= _words(view.select)
-    quoted = text.replace('""', '"').lower()  # a folder may have any name, and a query names it in quotes
-    named = {name for name in names if name.lower() in (words if WORD.fullmatch(name) else quoted)}
-    return [*sorted(named - {*last_first}), *reversed(last_first)]
-
-
-def _words(text: str) -> set[str]:
-    return {word.lower() for word in WORD.findall(text)}
-
-
-def _view(name: str, text: str) -> View:
-    """Returns the view *name* of a file with *text*.
-
-    The text has comment lines with the meaning of a row, then the SELECT.
-    """
-    match = re.match(r"(-- .*\n)*", text)
-    comment = match.group() if match else ""
-    return View(name, comment.replace("-- ", "").replace("\n", " ").strip(), text.removeprefix(comment).strip())

@@ -24,7 +24,7 @@ from tidemark.model.settings.declared_tables import Key
 from tidemark.model.slas import channel_spec
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
-from tidemark.storage.warehouse import View, views
+from tidemark.query.views import View, views
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
 
 HEAD = """\

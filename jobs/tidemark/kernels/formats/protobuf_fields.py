@@ -270,7 +270,7 @@ def _conversion(field: FieldDescriptor, word: str, plain: _Plain) -> Get:
             return _checked_text
         return plain.text_of(field)
     if _type(field) == "unsigned bigint":
-        return _signed
+        return _as_bigint
     return _same
 
 
@@ -285,7 +285,7 @@ def _checked_text(value: Any) -> Any:
     return value
 
 
-def _signed(value: int) -> int:
+def _as_bigint(value: int) -> int:
     if value > _MOST:
         raise RecordUnreadable(WRONG_TYPE, f"{value} is above 2^63 - 1")
     return value

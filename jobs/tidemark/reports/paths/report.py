@@ -106,10 +106,8 @@ def _replace(
     layout: Layout, topology: Topology, specs: Sequence[SlaSpec], interval: Interval, spark_above: int
 ) -> None:
     """Computes and replaces the paths of the windows that end in *interval*."""
-    averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     scan = tables_of(layout, topology.name)
-    windows = scan(OPERATOR_WINDOWS, where=[lies_in("window_end", averaged)])
-    groups = PathGroups(topology, promises(specs), interval, _driver_facts(scan, topology, averaged))
+    groups, windows = _groups(scan, topology, specs, interval)
     if windows.select(pl.len()).collect().item() > spark_above:
         paths = paths_on_spark(groups, layout)
     else:
@@ -121,6 +119,26 @@ def _replace(
         path = layout.report_table(topology.name, table.name)
         rows = pl.concat([of_table, kept[table]], how="diagonal_relaxed") if table in kept else of_table
         replace_rows(rows, table, path, where=interval.holds("window_end"))
+
+
+def paths_now(
+    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], interval: Interval
+) -> dict[Table, pl.DataFrame]:
+    """Returns the paths of the windows that end in *interval*, and their steps, and stores nothing.
+
+    They have no verdicts, and nothing about shards and input partitions.
+    """
+    groups, windows = _groups(tables_of(layout, topology.name), topology, specs, interval)
+    return dict(groups.paths(windows.collect()).tables)
+
+
+def _groups(
+    scan: Scan, topology: Topology, specs: Sequence[SlaSpec], interval: Interval
+) -> tuple[PathGroups, pl.LazyFrame]:
+    """Returns how the windows that end in *interval* are measured, and the rows that this needs."""
+    averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
+    windows = scan(OPERATOR_WINDOWS, where=[lies_in("window_end", averaged)])
+    return PathGroups(topology, promises(specs), interval, _driver_facts(scan, topology, averaged)), windows
 
 
 def _driver_facts(scan: Scan, topology: Topology, averaged: Interval) -> DriverFacts:

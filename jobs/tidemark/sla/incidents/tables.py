@@ -242,7 +242,7 @@ def _topologies(folder: Path) -> list[Topology]:
     return [each for each in load_each(folder).values() if isinstance(each, Topology)]
 
 
-def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[IncidentChange]:
+def open_missed_checks(layout: Layout, topology: Topology, *, at_ms: int) -> list[IncidentChange]:
     """Opens an incident if a check of *topology* was missed.
 
     A check is due at *at_ms*, epoch ms. Returns the changes that were written. There are none if a check was made, or

@@ -29,9 +29,9 @@ from airflow.sdk import Asset, AssetWatcher, Variable
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.control.process import without_airflow
 from tidemark.model.settings.lengths import duration_ms
+from tidemark_airflow.tasks.store import warehouse_at
 
 if TYPE_CHECKING:
     from tidemark.sla.checker_lines import Asked, Settings
@@ -66,7 +66,7 @@ class CheckTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
-        return "tidemark.airflow.tasks.checks.CheckTrigger", {"topology": self._topology}
+        return "tidemark_airflow.tasks.checks.CheckTrigger", {"topology": self._topology}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields an event whenever the checker asks."""

@@ -22,7 +22,6 @@ from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from tidemark.airflow.tasks.pods import image_address, pod_properties
 from tidemark.control import cluster_manager
 from tidemark.control.cluster_manager import ClusterManager, ManagedDriver
 from tidemark.control.process import without_airflow
@@ -53,6 +52,7 @@ from tidemark.model.settings.kubernetes import SCHEME
 from tidemark.model.topology import Topology
 from tidemark.storage.library import OF_PROJECT, archive, driver_archive
 from tidemark.storage.private_folder import private_folder
+from tidemark_airflow.tasks.pods import image_address, pod_properties
 
 PROPERTIES = str(CHECKOUT / "docker" / "spark-defaults.conf")
 LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"

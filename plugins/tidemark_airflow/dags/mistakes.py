@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tidemark.airflow.dags import settings
-from tidemark.airflow.tasks import sla
 from tidemark.errors import InvalidSpec
 from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.topology import name_in
+from tidemark_airflow.dags import settings
+from tidemark_airflow.tasks import sla
 
 
 def refuse_mistakes() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from airflow.sdk import DAG
 
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, topologies
-from tidemark.airflow.tasks.assets import PublishIntervals
-from tidemark.airflow.tasks.stream import RETRIES, Supervision
 from tidemark.model.project.extras import can_publish
+from tidemark_airflow.dags.settings import WAREHOUSE, dag, topologies
+from tidemark_airflow.tasks.assets import PublishIntervals
+from tidemark_airflow.tasks.stream import RETRIES, Supervision
 
 DOC = """
 Publishes complete intervals of the tables of the topology `{name}`: one event of an asset for each interval, whose

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from airflow.models.trigger import Trigger
     from sqlalchemy.orm import Session
 
-    from tidemark.airflow.tasks.stream import StreamTrigger
+    from tidemark_airflow.tasks.stream import StreamTrigger
 
 log = logging.getLogger(__name__)
-OURS = ("tidemark.airflow.tasks.stream.StreamTrigger", "tidemark_stream.StreamTrigger")
-"""The trigger of a driver, with its name in version 0.1."""
+OURS = "tidemark_airflow.tasks.stream.StreamTrigger"
+"""The class of the trigger that waits for a driver, as the database names it."""
 LOOKS_EVERY_S = 60.0
 
 
@@ -65,7 +65,7 @@ def _end_all(find: Callable[[], list[StreamTrigger]], why: str) -> None:
     """Stops the drivers of the triggers that *find* returns."""
     from airflow.models.connection import Connection
 
-    from tidemark.airflow.tasks.store import warehouse_at
+    from tidemark_airflow.tasks.store import warehouse_at
 
     try:
         triggers = find()
@@ -107,7 +107,7 @@ def removed() -> list[StreamTrigger]:
 
 def _without(triggers: list[Trigger], needed: set[str]) -> list[StreamTrigger]:
     """Returns the triggers of drivers with no home in *needed*."""
-    from tidemark.airflow.tasks.stream import StreamTrigger
+    from tidemark_airflow.tasks.stream import StreamTrigger
 
     # A task may wait with another trigger for the same driver.
     return [StreamTrigger(**trigger.kwargs) for trigger in triggers if _home(trigger) not in needed]
@@ -116,7 +116,7 @@ def _without(triggers: list[Trigger], needed: set[str]) -> list[StreamTrigger]:
 def _triggers(session: Session) -> list[Trigger]:
     from airflow.models.trigger import Trigger  # the database is for the triggerer alone
 
-    return session.query(Trigger).filter(Trigger.classpath.in_(OURS)).all()
+    return session.query(Trigger).filter(Trigger.classpath == OURS).all()
 
 
 def _waited_for(session: Session) -> dict[int, set[str]]:

@@ -16,11 +16,6 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
-from tidemark.airflow.tasks.assets import TopologyJob, waiting_dags
-from tidemark.airflow.tasks.checks import asked_asset
-from tidemark.airflow.tasks.receivers import ReceiverRefused
-from tidemark.airflow.tasks.spark import BatchJob
-from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
@@ -31,6 +26,11 @@ from tidemark.model.slas.channel_spec import Channel, channels_of
 from tidemark.model.topology import Topology, of_jobs
 from tidemark.model.topology import load as load_topology
 from tidemark.storage.location import is_missing
+from tidemark_airflow.tasks.assets import TopologyJob, waiting_dags
+from tidemark_airflow.tasks.checks import asked_asset
+from tidemark_airflow.tasks.receivers import ReceiverRefused
+from tidemark_airflow.tasks.spark import BatchJob
+from tidemark_airflow.tasks.store import warehouse_at
 
 if TYPE_CHECKING:
     from tidemark.sla.incidents.due import DueAlert
@@ -42,7 +42,7 @@ TOLD_WITHIN_S = 180.0
 """Longer than the tries of Tidemark's own receivers take."""
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 OPERATOR_PAGE = "/tidemark/pages/{topology}/operators/{operator}"
-"""Pages of an incident and of an operator: see `tidemark.airflow.pages.api`."""
+"""Pages of an incident and of an operator: see `tidemark_airflow.pages.api`."""
 
 
 def sla_asset(topology: str) -> Asset:
@@ -352,7 +352,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     from tidemark.reports.batch_job import missing_warehouse_message, report_lock
     from tidemark.sla.incidents.changes import alert_of, missed_check
     from tidemark.sla.incidents.due import DueAlert
-    from tidemark.sla.incidents.tables import miss
+    from tidemark.sla.incidents.tables import open_missed_checks
 
     file = Path(topology_file)
     topology = load_topology(file) if file.suffix else of_jobs(topology_file)
@@ -362,7 +362,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
         if not file.suffix and is_missing(layout.warehouse):
             raise InvalidArgument(missing_warehouse_message(layout.warehouse, topology.name))
         with report_lock(layout, topology.name):
-            miss(layout, topology, at_ms=wall_clock_ms())
+            open_missed_checks(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
         (missed,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)

@@ -31,27 +31,6 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.airflow.tasks.decisions import (
-    CAN_ASK,
-    DRAINED,
-    GONE,
-    UNSCHEDULED,
-    AnswerTrigger,
-    ask,
-    command_in,
-    is_paused,
-)
-from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch
-from tidemark.airflow.tasks.pods import launch_command
-from tidemark.airflow.tasks.spark import (
-    DriverHook,
-    airflow_secrets,
-    hide_secrets,
-    job_environment,
-    kafka_clusters,
-    script,
-)
-from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.control.folder import digest
@@ -64,6 +43,27 @@ from tidemark.model.topology import OWN, Time, Topology, load, on_processing_tim
 from tidemark.semantics.liveness import RightToKill
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location
+from tidemark_airflow.tasks.decisions import (
+    CAN_ASK,
+    DRAINED,
+    GONE,
+    UNSCHEDULED,
+    AnswerTrigger,
+    ask,
+    command_in,
+    is_paused,
+)
+from tidemark_airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch
+from tidemark_airflow.tasks.pods import launch_command
+from tidemark_airflow.tasks.spark import (
+    DriverHook,
+    airflow_secrets,
+    hide_secrets,
+    job_environment,
+    kafka_clusters,
+    script,
+)
+from tidemark_airflow.tasks.store import warehouse_at
 
 STREAM = script("stream")
 """The program that runs streams of topologies."""
@@ -126,7 +126,7 @@ class StreamTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
-        return "tidemark.airflow.tasks.stream.StreamTrigger", self._kwargs
+        return "tidemark_airflow.tasks.stream.StreamTrigger", self._kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: the verdict.

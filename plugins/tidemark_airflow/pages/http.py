@@ -1,7 +1,7 @@
 """Registers Tidemark with Airflow's API server.
 
 It has JSON under `/tidemark`, a page under Browse, and tabs on the pages of DAGs, runs and tasks. Every part of Airflow
-imports this file, and only the API server answers requests. So `tidemark.airflow.pages.api`, which answers them, is
+imports this file, and only the API server answers requests. So `tidemark_airflow.pages.api`, which answers them, is
 imported with the first one.
 """
 
@@ -17,9 +17,9 @@ PREFIX = "/tidemark"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Forwards to `tidemark.airflow.pages.api.application`, an ASGI application."""
+    """Forwards to `tidemark_airflow.pages.api.application`, an ASGI application."""
     # In a thread: the import is slow, and Airflow's own requests share this loop.
-    api = await asyncio.to_thread(import_module, "tidemark.airflow.pages.api")
+    api = await asyncio.to_thread(import_module, "tidemark_airflow.pages.api")
     await api.application(scope, receive, send)
 
 

@@ -22,12 +22,12 @@ from airflow.sdk import (  # type: ignore[attr-defined]
     chain,
 )
 
-from tidemark.airflow.dags.hours import HourlyReportSensor
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
-from tidemark.airflow.tasks.assets import TopologyJob
-from tidemark.airflow.tasks.sla import JudgeSuites, tell_of_missed_checks
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
+from tidemark_airflow.dags.hours import HourlyReportSensor
+from tidemark_airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
+from tidemark_airflow.tasks.assets import TopologyJob
+from tidemark_airflow.tasks.sla import JudgeSuites, tell_of_missed_checks
 
 HOURLY = """
 Reports on the topology `{name}` for one interval of the finish clock. A second run replaces the interval's rows.

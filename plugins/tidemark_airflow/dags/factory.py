@@ -22,6 +22,6 @@ def topology_dags(*parts: str) -> dict[str, DAG]:
     made: dict[str, DAG] = {}
     for part in parts or PARTS:
         # Only this part's module: what others import would cost each parse of a file.
-        dags = import_module(f"tidemark.airflow.dags.{part}").make()
+        dags = import_module(f"tidemark_airflow.dags.{part}").make()
         made |= {dag.dag_id: dag for dag in dags}
     return made

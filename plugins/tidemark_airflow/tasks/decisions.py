@@ -35,10 +35,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.airflow.tasks.assets import task_state
-from tidemark.airflow.tasks.sla import channels, notify
-from tidemark.airflow.tasks.spark import airflow_secrets, kafka_clusters
-from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
@@ -54,6 +50,10 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location
 from tidemark.storage.private_folder import private_folder
+from tidemark_airflow.tasks.assets import task_state
+from tidemark_airflow.tasks.sla import channels, notify
+from tidemark_airflow.tasks.spark import airflow_secrets, kafka_clusters
+from tidemark_airflow.tasks.store import warehouse_at
 
 CAN_ASK = hasattr(airflow_exceptions, "TaskAwaitingInput")
 """True if tasks can park; they cannot in Airflow 3.2."""
@@ -234,7 +234,7 @@ class AnswerTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
-        return "tidemark.airflow.tasks.decisions.AnswerTrigger", self._kwargs
+        return "tidemark_airflow.tasks.decisions.AnswerTrigger", self._kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: the answer."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from airflow.sdk import DAG, Param
 
-from tidemark.airflow.dags.hours import FirstReport
-from tidemark.airflow.dags.settings import BOOTSTRAP, WAREHOUSE, dag, topologies
-from tidemark.airflow.tasks.stream import RETRIES, StreamOperator
 from tidemark.model.topology import Time
+from tidemark_airflow.dags.hours import FirstReport
+from tidemark_airflow.dags.settings import BOOTSTRAP, WAREHOUSE, dag, topologies
+from tidemark_airflow.tasks.stream import RETRIES, StreamOperator
 
 DOC = """
 Runs the streams of the topology `{name}`, one task each, until they are drained.

@@ -19,8 +19,6 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.airflow.tasks.spark import BatchJob
-from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.model.project.layout import Layout
@@ -35,6 +33,8 @@ from tidemark.model.tables.catalog import (
     WINDOW_PARTS,
 )
 from tidemark.model.topology import Topology
+from tidemark_airflow.tasks.spark import BatchJob
+from tidemark_airflow.tasks.store import warehouse_at
 
 WRITES = {
     "rollup": (LATENCY_ROLLUP,),
@@ -176,7 +176,7 @@ class TableTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
-        return "tidemark.airflow.tasks.assets.TableTrigger", self._kwargs
+        return "tidemark_airflow.tasks.assets.TableTrigger", self._kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields an event for all commits since the last one."""
@@ -311,7 +311,7 @@ class IntervalTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
-        return "tidemark.airflow.tasks.assets.IntervalTrigger", self._kwargs
+        return "tidemark_airflow.tasks.assets.IntervalTrigger", self._kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: the new versions."""

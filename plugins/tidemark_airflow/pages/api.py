@@ -35,22 +35,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from tidemark.airflow.dags.settings import TOPOLOGIES, broken, topologies
-from tidemark.airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared_while
-from tidemark.airflow.pages.decisions import FIELDS, FORM_POLICY, decision_of, decision_page
-from tidemark.airflow.pages.login import (
-    EDITOR,
-    MAY_EDIT,
-    MAY_READ,
-    READABLE,
-    SIGNED_IN,
-    Editor,
-    Readable,
-    has_header_token,
-    is_from_other_site,
-    login_url,
-)
-from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
@@ -101,6 +85,22 @@ from tidemark.sla.incidents.decisions import (
 from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
 from tidemark.storage.object_path import ObjectPath
+from tidemark_airflow.dags.settings import TOPOLOGIES, broken, topologies
+from tidemark_airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared_while
+from tidemark_airflow.pages.decisions import FIELDS, FORM_POLICY, decision_of, decision_page
+from tidemark_airflow.pages.login import (
+    EDITOR,
+    MAY_EDIT,
+    MAY_READ,
+    READABLE,
+    SIGNED_IN,
+    Editor,
+    Readable,
+    has_header_token,
+    is_from_other_site,
+    login_url,
+)
+from tidemark_airflow.tasks.store import warehouse_at
 
 log = logging.getLogger(__name__)
 HEADERS = {
