@@ -11,6 +11,7 @@ from setuptools.command.egg_info import egg_info
 BESIDE = (
     "jobs/*.py",
     "jobs/topologies/*.toml",
+    "jobs/topologies/tests/*.toml",
     "dags/*.py",
     "dags/.airflowignore",
     "dags/examples/*.py",

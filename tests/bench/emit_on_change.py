@@ -17,13 +17,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from support.play import RAW
 from support.quiet_broker import Silence
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse
 from tidemark.spark_session import session
 from tidemark.stream.wiring import build_engine
+from tidemark.testing.rows import PARSED
 
 UPDATES, CHANGES = 100_000, 10_000
 LOADED_AT_ONCE = 250_000
@@ -150,7 +150,7 @@ class Ours:
             offset=pl.int_range(self._offset, self._offset + pl.len()),
             key=pl.col("id").cast(pl.Binary),
             value=pl.lit(None, pl.Binary),
-            headers=pl.lit(None, RAW["headers"]),
+            headers=pl.lit(None, PARSED["headers"]),
             deleted=False,
             timestamp_ms=at_ms + pl.int_range(pl.len()) % 1_000,
             reason=pl.lit(None, pl.String),

@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 
 from support.crashes import Crash, crash_at
-from support.play import CLOCKS, RAW, without_clocks
+from support.play import CLOCKS, without_clocks
 from support.quiet_broker import Silence
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import Contradiction
@@ -36,6 +36,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.journal.entries import MANY, Journal
 from tidemark.stream.journal.notes import EntryNotes
 from tidemark.stream.wiring import build_engine
+from tidemark.testing.rows import PARSED
 
 TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
 # Time stands still in silence, so that there is a batch in which nothing at all happens. The source is strict.
@@ -91,7 +92,7 @@ def raw(rows: list[dict[str, Any]]) -> pl.DataFrame:
         name: pl.Struct({field: kinds[word] for field, word in FLIGHTS.operators[name].fields.items()})
         for name in ("flight_events", "weather")
     }
-    return pl.DataFrame(rows, schema={**RAW, **payloads})
+    return pl.DataFrame(rows, schema={**PARSED, **payloads})
 
 
 def engine(

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from support.crashes import Crash, crash_at
-from support.play import CLOCKS, MEASURED, OF_A_RUN, Play, Row
+from support.play import CLOCKS, MEASURED, NOON, OF_A_RUN, Play, Row
 from support.topologies import (
     aggregate,
     current,
@@ -680,3 +680,28 @@ def test_of_several_rows_of_a_key_the_smallest_is_joined_and_a_new_column_is_add
     play.start()  # as the driver starts its next query
     play.batch(added, at_ms=T + 2)
     assert sent(play, "id", "rank", "name", "zone")[6:] == [(2, "c", 3, None, "z")]
+
+
+@pytest.mark.parametrize("column", ["window_start", "window_end"])
+def test_a_column_of_a_record_may_be_called_as_a_bound_of_windows(tmp_path: Path, column: str) -> None:
+    table = f"""
+name = "named"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, {column} string"
+bound = "1 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+newest_by = "event_time"
+[operators.named]
+kind = "sink"
+input = "newest"
+table = "named"
+"""
+    play = Play(table, tmp_path)
+    play.batch([play.row("events", NOON, id="a", **{column: "soon"})], at_ms=NOON)
+    assert [(row["id"], row[column]) for row in play.rows("named")] == [("a", "soon")]
+    assert [row["state"] for row in play.rows("state_changes")] == [f'{{"id":"a","{column}":"soon"}}']

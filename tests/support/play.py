@@ -22,7 +22,6 @@ from support.quiet_broker import Row, Silence
 from support.views import table_or_view
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.kernels.columns.schemas import HEADERS, record_schema
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
@@ -45,6 +44,7 @@ from tidemark.stream.read.data_loss import Reread, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
+from tidemark.testing.rows import rows_of_hop, rows_schema
 
 NOON = 1_399_982_400_000
 """2014-05-13 12:00 UTC: the times of a play are seconds after it."""
@@ -193,9 +193,7 @@ class Play:
             if isinstance(source, HopSource):
                 path = Layout(self.home).hop(self.topology.name, source.upstream, source.repartition)
                 written = scan(path).filter(pl.col("batch_id") >= self._batches[name]).collect()
-                rows += [
-                    hop_row(source.name, row) for row in written.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()
-                ]
+                rows += rows_of_hop(source, written).to_dicts()
         self._batches[name] = max([self._batches[name], *(row["offset"] + 1 for row in rows)])
         self.batch(rows, at_ms=at_ms, sub=sub, now_ms=now_ms)
 
@@ -358,58 +356,7 @@ class Play:
         }
 
     def _schema(self, sub: str) -> dict[str, pl.DataType]:
-        structs: dict[str, pl.DataType] = {}
-        for o in self.topology.sub_topology(sub).operators:
-            if isinstance(o, Source):
-                structs[o.name] = pl.Struct({c: k for c, k in record_schema(o.columns).items() if c in o.columns})
-                if o.topic is None:
-                    structs["written"] = WRITTEN
-            elif isinstance(o, HopSource):
-                structs[o.name] = HOP
-        return {**RAW, **structs}
-
-
-RAW = {
-    "source": pl.String(),
-    "partition": pl.Int32(),
-    "offset": pl.Int64(),
-    "key": pl.Binary(),
-    "value": pl.Binary(),
-    "headers": HEADERS,
-    "deleted": pl.Boolean(),
-    "timestamp_ms": pl.Int64(),
-    "stamped_ms": pl.Int64(),
-    "reason": pl.String(),
-    "sampled": pl.String(),
-}
-WRITTEN = pl.Struct({"at_ms": pl.Int64(), "file": pl.String(), "start": pl.Int64()})
-HOP = pl.Struct(
-    {
-        "seq": pl.Int64(),
-        "id": pl.String(),
-        "key": pl.String(),
-        "old_value": pl.String(),
-        "value": pl.String(),
-        "old_timestamp_ms": pl.Int64(),
-        "source_partition": pl.Int32(),
-        "source_offset": pl.Int64(),
-        "watermark_ms": pl.Int64(),
-        "idle": pl.Boolean(),
-        "newest_ms": pl.Int64(),
-        "repeated": pl.Boolean(),
-        "result_row": pl.Int64(),
-        "idle_watermark_ms": pl.Int64(),
-    }
-)
-
-
-def hop_row(source: str, row: Row) -> Row:
-    renamed = {f"{name}_ms": row[name] for name in ("old_timestamp", "watermark", "newest", "idle_watermark")}
-    struct = {name: renamed.get(name, row.get(name)) for name in HOP.to_schema()}
-    return {
-        "source": source, "partition": row["partition"], "offset": row["batch_id"], "timestamp_ms": row["timestamp"],
-        "headers": row["headers"], source: struct,
-    }  # fmt: skip
+        return rows_schema(self.topology.sub_topology(sub))
 
 
 def ms(seconds: float) -> int:

@@ -21,11 +21,12 @@ from tidemark.stream.kafka.broker import RefusedRecord, SeveralTopics, TopicStat
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
 from tidemark.stream.kafka.outgoing import OutgoingRows
+from tidemark.testing.topics import TopicsInMemory
 
 Row = dict[str, Any]
 
 
-class Silence:
+class Silence(TopicsInMemory):
     """A broker that ends where it was read and remembers publications.
 
     *places* has the partition that each input partition of a source over several topics is; topics in *gone* were
@@ -33,12 +34,12 @@ class Silence:
     """
 
     def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
-        self.partitions = partitions
+        super().__init__({})
+        self.partitions: int | Mapping[str, int] = partitions  # type: ignore[assignment]
         self.topic_ids: dict[str, str] = {}
         self.places: tuple[Place, ...] = ()
         self.gone: set[str] = set()
         self.open: dict[int, int] = {}
-        self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
         self.sent_by_tasks: list[OutgoingRows] = []
         self.earliest = 0
@@ -77,12 +78,6 @@ class Silence:
             if place.topic not in self.gone:
                 ends[place.topic][place.partition] = end
         return ends
-
-    def have(self, topic: str, rows: Sequence[Row]) -> None:
-        """Have *topic* end behind its *rows*."""
-        for row in rows:
-            place = (topic, row["partition"])
-            self._ends[place] = max(self._ends[place], row["offset"] + 1)
 
     def forget(self, topic: str) -> None:
         """Have *topic* recreated: it is empty."""

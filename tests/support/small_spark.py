@@ -16,7 +16,7 @@ import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
-from support.play import Play, hop_row
+from support.play import Play
 from support.quiet_broker import Row, Silence
 from tidemark.control.folder import Control, ListedSource
 from tidemark.model.kinds.registry import Reading
@@ -27,6 +27,7 @@ from tidemark.semantics.progress import Place
 from tidemark.stream.journal.checkpoint import NO_OFFSET, newest_commit, read_plan
 from tidemark.stream.run import follow_file
 from tidemark.stream.startup.source_list import ask_for_starts
+from tidemark.testing.rows import rows_of_hop
 
 
 class Record(NamedTuple):
@@ -217,12 +218,12 @@ class Driver:
             return found
         path = self._table(source)
         if isinstance(source, HopSource):
-            written = [row for _, rows in appended(path, read.start[0], read.end[0]) for row in rows.to_dicts()]
-            return [hop_row(source.name, row) for row in written]
+            files = appended(path, read.start[0], read.end[0])
+            return [row for _, rows in files for row in rows_of_hop(source, rows).to_dicts()]
         found = []
         for number, (file, rows) in enumerate(appended(path, read.start[0], read.end[0])):
             written = {"at_ms": number, "file": file, "start": 0}
-            for row in rows.to_dicts():
+            for row in rows.with_columns(cs.datetime().dt.epoch("ms")).to_dicts():
                 record = Record(row["n"], row["id"], row["event_time"])
                 found.append({**record_row(source.name, 0, None, record), "key": None, "written": written})
         return found
@@ -243,8 +244,7 @@ def appended(path: Path, first: int, end: int) -> list[tuple[str, pl.DataFrame]]
         actions = map(json.loads, (path / "_delta_log" / f"{version:020d}.json").read_text().splitlines())
         for added in [each["add"] for each in actions if "add" in each]:
             if added["dataChange"]:
-                rows = pl.read_parquet(path / unquote(added["path"]))
-                found.append((added["path"], rows.with_columns(cs.datetime().dt.epoch("ms"))))
+                found.append((added["path"], pl.read_parquet(path / unquote(added["path"]))))
     return found
 
 

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import polars as pl
-import polars.selectors as cs
 
-from support.play import Row, hop_row, ms
+from support.play import Row, ms
 from support.quiet_broker import Silence
 from tidemark.control.folder import StreamState
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -41,6 +40,7 @@ from tidemark.stream.journal.entries import CARRIED_OUT
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.write import measurement
+from tidemark.testing.rows import rows_of_hop
 
 if TYPE_CHECKING:
     from support.world import Host, Sent, World
@@ -315,8 +315,7 @@ class Driver:
             if self.taken[name, 0] < ends[name, 0]:
                 self.hop_ends[batch_id] = ends[name, 0]
                 is_new = pl.col("batch_id").is_between(self.taken[name, 0], ends[name, 0] - 1)
-                written = scan(path).filter(is_new).collect().with_columns(cs.datetime().dt.epoch("ms"))
-                rows += [hop_row(source.name, row) for row in written.to_dicts()]
+                rows += rows_of_hop(source, scan(path).filter(is_new).collect()).to_dicts()
         return rows
 
     # The process

@@ -116,6 +116,11 @@ IMPORTS = {
     "dags": "tidemark_airflow",
     "allocator": "model.project",
     "arrow": "allocator",
+    "testing": (
+        "collecting errors kernels semantics model.settings model.project model.kinds model kernels.columns "
+        "kernels.updates kernels.records stream.journal stream.kafka stream.state stream.updates stream.operate "
+        "stream.read stream.decide"
+    ),
     "account.owners": "semantics extensions",
     "model.measures": "collecting errors semantics model.tables extensions model.settings model.kinds model",
     "model.slas": (

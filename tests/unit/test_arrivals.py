@@ -6,10 +6,10 @@ from typing import Any
 
 import polars as pl
 
-from support.play import HOP as ROW
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.kernels.records.arrivals import hop_arrivals
 from tidemark.model.kinds.repartition import HopSource
+from tidemark.testing.rows import HOP as ROW
 
 HOP = HopSource(name="by_carrier_source", repartition="by_carrier", upstream="status")
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
+from tidemark.model import topology_tests
 from tidemark.model.project.connections import read_clusters
 from tidemark.model.project.registries import read_registries
 from tidemark.model.slas import channel_spec, sla_spec
@@ -64,6 +65,10 @@ def as_channels(content: dict[str, Any], folder: Path) -> None:
     channel_spec.parse(content, file="channels.toml")
 
 
+def as_tests(content: dict[str, Any], folder: Path) -> None:
+    topology_tests.parse(content, file="tests.toml")
+
+
 def as_connections(content: dict[str, Any], folder: Path) -> None:
     refuse({*content} - {"kafka", "registry"})
     read_clusters("connections.toml", content.get("kafka", {}))
@@ -80,6 +85,7 @@ READERS: tuple[Callable[[dict[str, Any], Path], None], ...] = (
     as_operators,
     as_slas,
     as_channels,
+    as_tests,
     as_connections,
 )
 

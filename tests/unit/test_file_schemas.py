@@ -27,6 +27,7 @@ from tidemark.model.toml_operators import operator_form
 PROJECT = Path(__file__).parents[2]
 OF_THE_REPOSITORY = [
     *(("topology", path) for path in sorted(PROJECT.glob("jobs/topologies/*.toml"))),
+    *(("tests", path) for path in sorted(PROJECT.glob("*/*/tests/*.toml"))),
     ("slas", PROJECT / "expectations" / "slas.toml"),
     ("channels", PROJECT / "expectations" / "channels.toml"),
 ]

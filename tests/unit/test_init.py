@@ -20,7 +20,8 @@ def test_a_new_project_is_checked_without_a_mistake(tmp_path: Path) -> None:
     made = tidemark(tmp_path, "init", "mine")
     steps = [line.split("  ")[1] for line in made.stdout.splitlines() if line.startswith("  ")]
     assert (made.returncode, made.stderr) == (0, "")
-    assert steps == ["cd mine", "tidemark check", "tidemark topic create TOPIC --partitions 3", "tidemark up"]
+    create = "tidemark topic create TOPIC --partitions 3"
+    assert steps == ["cd mine", "tidemark check", "tidemark test", create, "tidemark up"]
     checked = tidemark(tmp_path / "mine" / "topologies", "check")
     assert (checked.returncode, checked.stderr) == (0, "")
     assert (tmp_path / "mine" / ".gitignore").read_text() == ".tidemark/\n"

@@ -19,11 +19,12 @@ from unit.test_hostile_records import AROUND, JSON, of_json
 from tidemark.cli.project.check import check
 from tidemark.cli.project.from_topic import write
 from tidemark.cli.project.init import init
+from tidemark.cli.project.test import run_file
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import inert
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
-from tidemark.model.project.files import Project
+from tidemark.model.project.files import TESTS, Project
 from tidemark.model.tables.catalog import TABLES
 from tidemark.model.toml_operators import RESERVED
 from tidemark.model.topology import load, parse
@@ -130,6 +131,20 @@ def test_fields_may_be_named_as_columns_of_our_own(tmp_path: Path) -> None:
     objects = [{"id": f"s{n % 2}", **dict.fromkeys(names, "x"), "at": NOON_MS + 1_000 * n} for n in range(6)]
     project, _ = proposed(tmp_path, "readings", objects)
     assert checked(project) == []
+
+
+def test_the_proposed_test_expects_what_came_of_the_newest_records(tmp_path: Path) -> None:
+    objects = [{"id": f"it's {n % 2}", "at": NOON_MS + 1_000 * n, "temp": n} for n in range(9)]
+    project, name = proposed(tmp_path, "readings", objects)
+    file = project.topologies / TESTS / f"{name}.toml"
+    (test,) = tomllib.loads(file.read_text())["test"]
+    assert [json.loads(record["value"]) for record in test["given"][0]["records"]] == objects[6:]
+    (expected,) = test["expect"]
+    assert (expected["operator"], [(row["id"], row["temp"]) for row in expected["rows"]]) == (
+        "readings_now",
+        [("it's 0", 6), ("it's 0", 8), ("it's 1", 7)],
+    )
+    assert [differences for _, _, differences in run_file(file)[1]] == [[]]
 
 
 def test_rare_fields_are_kept_as_json_and_parts_of_objects_shown(tmp_path: Path) -> None:

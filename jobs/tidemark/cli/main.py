@@ -39,6 +39,8 @@ examples:
   tidemark replay --speed 2880                  plays two days of flights into the Kafka of `tidemark up`
   tidemark check jobs/topologies/flights.toml   validates a topology file
   tidemark check --live                         also validates it against topics and a sample of their records
+  tidemark test                                 runs the tests of topologies, without Spark and Kafka
+  tidemark test flights                         runs those of one topology
   tidemark jars                                 downloads the JVM jars, if no `make setup` has done it
   tidemark docs                                 for developers: writes the references of docs/
   tidemark tables                               lists the tables and their sizes
@@ -89,9 +91,14 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("down", "stack.down", "drain all streams and stop everything, or drain the streams of some topologies"),
     ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
+    ("test", "project.test", "run tests of topologies in memory: records that go in, and rows that must come out"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
     ("publish", "outside.publish", "give other tools tables and lineage: DuckDB, catalogs of Spark, OpenLineage"),
-    ("schema", "outside.schema", "print or write JSON Schemas of topology, SLA and channel files, for editors"),
+    (
+        "schema",
+        "outside.schema",
+        "print or write JSON Schemas of files of topologies, tests, SLAs and channels, for editors",
+    ),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
     ("reconcile", "audit.reconcile", "compare counts of records per hour: broker, source, operators and tables"),

@@ -190,3 +190,14 @@ def event_times(operators: Mapping[str, Operator]) -> dict[str, frozenset[str]]:
     for operator in operators.values():
         columns[operator.name] = operator.event_times([columns[name] for name in operator.upstreams])
     return columns
+
+
+def window_bounds(operators: Mapping[str, Operator]) -> dict[str, Mapping[str, str]]:
+    """Returns by operator the columns of its output that are bounds of windows, as `WindowColumns.bounds`.
+
+    *operators* are each after the ones that they read.
+    """
+    columns: dict[str, WindowColumns] = {}
+    for operator in operators.values():
+        columns[operator.name] = operator.window_columns([columns[name] for name in operator.upstreams])
+    return {name: each.bounds for name, each in columns.items()}

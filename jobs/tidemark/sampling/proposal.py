@@ -18,10 +18,12 @@ import polars as pl
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.records.json_fields import json_object
+from tidemark.model.settings.intervals import YEAR_10_000_MS, iso
 from tidemark.model.settings.lengths import for_people, length_in_toml, percent, rounded_down, rounded_up
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.toml_operators import name_mistake
+from tidemark.model.topology_tests import toml_text
 from tidemark.sampling.disorder import covering_ms
 from tidemark.sampling.event_times import EventTime, TimeReader, time_fields
 from tidemark.sampling.fields import (
@@ -46,6 +48,8 @@ WORK_MS = 10_000
 LEAST_BOUND_MS = 1_000
 OFTEN = 0.9
 """Least share of the sampled records that the shorter bound covers."""
+MOST_TESTED = 3
+"""Most records of the sample that are in the test."""
 MOST_EXAMPLES = 10
 """Most fields without a column that a comment names."""
 
@@ -98,10 +102,11 @@ class SampleTimes:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The files of a new topology, and `notes` for its author."""
+    """The files of a new topology, and `notes` for its author. The `test` expects nothing yet."""
 
     name: str
     topology: str
+    test: str
     slas: str
     notes: tuple[str, ...]
 
@@ -160,7 +165,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
         f"key {table_key.name}: {table_key.seen}",
         f"bound {for_people(measured.bound_ms)}; {measured.coverage}",
     )
-    return Proposal(name, "\n".join([*topology, ""]), _slas(name, measured), notes)
+    return Proposal(name, "\n".join([*topology, ""]), _test(name, read), _slas(name, measured), notes)
 
 
 def _readable(
@@ -336,6 +341,33 @@ def _idle(sample: TopicSample, bound_ms: int) -> tuple[int, str]:
         quiet.append(f"silent before the others: partition {', '.join(silent)}")
     pauses = f"99 % of the pauses of a partition are at most {for_people(usual_ms)}" if gaps else "no pause was seen"
     return idle_ms, "; ".join([pauses, *(quiet or ["no partition was idle"])])
+
+
+def _test(name: str, read: Sequence[SampledRecord]) -> str:
+    """Returns the file of a test with the newest of the records *read*, which expects nothing yet."""
+    dated = [record for record in read if 0 <= record.timestamp_ms < YEAR_10_000_MS]
+    records = sorted(dated, key=lambda record: record.timestamp_ms)[-MOST_TESTED:]
+    lines = [
+        "# Records of the sample, and what came of them. Replace what must not be in this repository, correct what is",
+        "# expected, and run `tidemark test`.",
+        "[[test]]",
+        'name = "records of the sample reach the table"',
+    ]
+    if records:
+        first, last = iso(records[0].timestamp_ms), iso(records[-1].timestamp_ms)
+        lines += [f'start = "{first}"', "", "[[test.given]]", f'source = "{name}"', f'at = "{last}"', "records = ["]
+        lines += [f"  {{ {_as_given(record)} }}," for record in records]
+        lines.append("]")
+    return "\n".join([*lines, ""])
+
+
+def _as_given(record: SampledRecord) -> str:
+    """Returns the keys of *record* as a test has them."""
+    texts = {"key": record.key, "value": record.value}
+    written = [
+        f"{name} = {toml_text(each.decode(errors='replace'))}" for name, each in texts.items() if each is not None
+    ]
+    return ", ".join([f'timestamp = "{iso(record.timestamp_ms)}"', f"partition = {record.partition}", *written])
 
 
 def _slas(name: str, measured: SampleTimes) -> str:

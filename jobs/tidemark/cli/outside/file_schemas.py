@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidemark.model import topology_keys
+from tidemark.model import topology_keys, topology_tests
 from tidemark.model.project import connections, registries
 from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.value_types import IDENTIFIER, Form
@@ -77,4 +77,5 @@ FORMS: Mapping[str, Callable[[], Form]] = {
     "slas": _sla_file,
     "channels": _channel_file,
     "connections": _connection_file,
+    "tests": lambda: topology_tests.FORM.schema,
 }

@@ -18,6 +18,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.metrics import catalog
+from tidemark.model import topology_tests
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project import connections, registries, spark_settings
@@ -210,6 +211,20 @@ def topologies() -> str:
 def maintenance() -> str:
     """Returns the text of docs/maintenance.md, with the keys as they are declared."""
     return _with_keys("maintenance.md", {"retention": retention.FORM})
+
+
+def testing() -> str:
+    """Returns the text of docs/testing.md, with the keys as they are declared."""
+    records, joined = topology_tests.GIVEN.kinds
+    tables: dict[str, TableForm | TableKind] = {
+        "a file": topology_tests.FORM,
+        "a test": topology_tests.TEST,
+        "given records": records,
+        "a record": topology_tests.RECORD,
+        "a joined table": joined,
+        "what is expected": topology_tests.EXPECTED,
+    }
+    return _with_keys("testing.md", tables)
 
 
 def pods() -> str:
@@ -408,6 +423,7 @@ PAGES = MappingProxyType(
         "topologies.md": topologies,
         "maintenance.md": maintenance,
         "kubernetes.md": pods,
+        "testing.md": testing,
         "operations.md": operations,
         "metrics.md": metrics,
         "recipes.md": recipes,

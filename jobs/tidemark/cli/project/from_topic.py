@@ -11,13 +11,14 @@ import tomllib
 from pathlib import Path
 from shlex import quote
 
+from tidemark.cli.project.test import accept, run_file
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.output import say
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import inert
 from tidemark.model.project.connections import Cluster, named_address, topic_command
-from tidemark.model.project.files import Project
+from tidemark.model.project.files import TESTS, Project
 from tidemark.sampling.proposal import Proposal, propose
 from tidemark.sampling.topic_sample import SampledCluster
 
@@ -63,18 +64,22 @@ def proposal(options: argparse.Namespace, project: Project) -> Proposal:
 
 def refuse_what_is_there(project: Project, name: str) -> None:
     """Raises InvalidArgument if *project* has the topology *name*, or SLAs of it."""
-    file = project.topologies / f"{name}.toml"
-    if file.exists():
-        msg = f"{file} already exists, and init changes no file; rename or remove it"
-        raise InvalidArgument(msg)
+    for folder in (project.topologies, project.topologies / TESTS):
+        if (file := folder / f"{name}.toml").exists():
+            msg = f"{file} already exists, and init changes no file; rename or remove it"
+            raise InvalidArgument(msg)
     if project.slas.exists() and name in tomllib.loads(project.slas.read_text(encoding="utf-8")):
         msg = f"{project.slas}: has SLAs of {name} already, and init changes none; remove [{name}.…] from it"
         raise InvalidArgument(msg)
 
 
 def write(project: Project, proposed: Proposal) -> None:
-    """Adds the *proposed* topology and its SLAs to *project*."""
+    """Adds the *proposed* topology with its test and its SLAs to *project*."""
     (project.topologies / f"{proposed.name}.toml").write_text(inert(proposed.topology), encoding="utf-8")
+    tests = project.topologies / TESTS / f"{proposed.name}.toml"
+    tests.parent.mkdir(exist_ok=True)
+    tests.write_text(inert(proposed.test), encoding="utf-8")
+    accept(tests, run_file(tests)[1])
     with project.slas.open("a", encoding="utf-8") as slas:
         slas.write(inert(proposed.slas))
 
@@ -85,9 +90,11 @@ def next_commands(folder: Path, proposed: Proposal) -> str:
     notes = "\n".join(f"  {note}" for note in proposed.notes)
     name = proposed.name
     return (
-        f"wrote topologies/{name}.toml, and SLAs {name}.in_time and {name}.fresh\n{notes}\n\n"
+        f"wrote topologies/{name}.toml, topologies/{TESTS}/{name}.toml, and SLAs {name}.in_time and {name}.fresh\n"
+        f"{notes}\n\n"
         f"read them, then:\n{enter}"
         f"  {'tidemark check --live':44}check that it can run, with a sample of its records\n"
+        f"  {f'tidemark test {name}':44}run its test, which expects what came of some records of the sample\n"
         f"  {'tidemark up':44}start it, and wait for its first result\n"
         f"  {f'tidemark why {name}':44}show what it waits for, if results are missing"
     )

@@ -17,7 +17,7 @@ from tidemark.cli.project import from_topic
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import CLUSTER
-from tidemark.model.project.files import Project, is_project
+from tidemark.model.project.files import TESTS, Project, is_project
 from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
 from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.sampling.proposal import slug
@@ -53,6 +53,28 @@ aggregates = { n = "count(*)", warmest_c = "max(temp_c)" }
 kind = "sink"
 input = "per_minute"
 table = "sensor_minutes"
+```
+"""
+TESTS_OF_TOPOLOGIES = """\
+This folder has tests of topologies: records that go in, and rows that must come out. `tidemark test` runs them in
+memory, without Kafka and Spark. One for the example of ../README.md; lengths of time count from the start of the test:
+
+```toml
+# readings.toml
+[[test]]
+name = "a minute is written when it is over"
+
+[[test.given]]
+source = "readings"
+records = [
+  { timestamp = "10 s", value = { sensor = "a", temp_c = 20.5 } },
+  { timestamp = "50 s", value = { sensor = "a", temp_c = 21.5 } },
+  { timestamp = "65 s", value = { sensor = "a", temp_c = 19.0 } },     # the bound of 5 s has passed, too
+]
+
+[[test.expect]]
+operator = "sensor_minutes"
+rows = [{ sensor = "a", n = 2, warmest_c = 21.5 }]
 ```
 """
 SLAS = """\
@@ -191,6 +213,7 @@ def init(folder: Path) -> Project:
     project = Project(folder.resolve())
     files = {
         project.topologies / "README.md": TOPOLOGIES,
+        project.topologies / TESTS / "README.md": TESTS_OF_TOPOLOGIES,
         project.slas: SLAS.replace(KEYS, explained(sla_keys.form())),
         project.channels: CHANNELS.replace(KEYS, explained(channel_spec.FORM)),
         project.connections: CONNECTIONS.replace(KEYS, explained(CLUSTER)),
@@ -211,6 +234,7 @@ def next_commands(folder: Path) -> str:
     enter = "" if folder.resolve() == Path.cwd() else f"  cd {quote(str(folder))}\n"
     steps = {
         "tidemark check": "check that it can run, before it does",
+        "tidemark test": "run its tests in topologies/tests/, if it has some",
         "tidemark topic create TOPIC --partitions 3": "if its topic is to be at the broker of this machine",
         "tidemark up": "start it, and wait for its first result",
     }

@@ -3,6 +3,7 @@
 | path in the project | content |
 |---|---|
 | `topologies/NAME.toml` | one topology each |
+| `topologies/tests/` | files of tests, for `tidemark test` |
 | `expectations/slas.toml` | its SLAs |
 | `channels.toml` | channels for alerts |
 | `connections.toml` | Kafka clusters that sources and sinks name |
@@ -30,6 +31,8 @@ CHECKOUT = _PACKAGE / "checkout" if IS_WHEEL else _BESIDE
 """The checkout, or the copy of its files in the wheel."""
 VARIABLE = "TIDEMARK_PROJECT"
 JARS_VARIABLE = "TIDEMARK_JARS"
+TESTS = "tests"
+"""The folder with files of tests, in a folder of topologies."""
 WAREHOUSE = "warehouse"
 """The folder of all tables and control folders, in the state folder."""
 

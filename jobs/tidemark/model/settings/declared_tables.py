@@ -43,6 +43,7 @@ class Key(Generic[T_co]):
         inner: the keys of its value, which is a table then; its value is Values.
         needs: what it needs beside it: without that it means nothing, and is refused.
         required_if: what makes it required; None: nothing does.
+        is_list: its value is a list of such tables.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Key(Generic[T_co]):
     inner: TableForm | None = None
     needs: tuple[Needs, ...] = ()
     required_if: Needs | None = None
+    is_list: bool = False
 
     def read(self, value: object) -> T_co:
         """Returns the *value* in a file as Tidemark has it.
@@ -84,6 +86,7 @@ class Key(Generic[T_co]):
     def schema(self) -> Form:
         """The JSON Schema of its values."""
         form = self.inner.schema if self.inner else self.of_type.form
+        form = {"type": "array", "items": form} if self.is_list else form
         usual = {} if self.default is None else {"default": self.default}
         return {**form, "description": self.meaning, **usual, "examples": [self.example_value]}
 
@@ -132,6 +135,12 @@ def inner_table(
     )
 
 
+def inner_tables(name: str, form: TableForm, *, example: str, meaning: str) -> Key[Sequence[Values]]:
+    """Declares a key whose value is a list of tables with the keys of *form*; by default it is empty."""
+    of_type = value_types.plain(list)
+    return Key(name=name, of_type=of_type, example=example, meaning=meaning, default=[], inner=form, is_list=True)
+
+
 class MistakenKey(Exception):
     """Ends a rule that asks for the value of a key with a mistake."""
 
@@ -140,7 +149,7 @@ class Values:
     """The values of the table *at* a dotted place of *file*, and the *mistakes* that were found in it.
 
     *written* is the table in the file, *kind* that of the table, if it has one, and *folder* has the files that it
-    names.
+    names. The whole file is at "".
     """
 
     def __init__(self, file: str, at: str, *, folder: Path | None = None) -> None:
@@ -289,13 +298,15 @@ class Values:
         if key.inner is None:
             self._values[key.name] = value
             return
-        inside = key.inner.read(self.file, _place(self.at, key.name), value, folder=self.folder)
-        if inside.mistakes:
-            self.mistakes += inside.mistakes
+        at = _place(self.at, key.name)
+        places = [(f"{at}[{n}]", table) for n, table in enumerate(value, start=1)] if key.is_list else [(at, value)]
+        inside = [key.inner.read(self.file, place, table, folder=self.folder) for place, table in places]
+        if any(each.mistakes for each in inside):
+            self.mistakes += [mistake for each in inside for mistake in each.mistakes]
             self._open.add(key.name)
-            self._in_part[key.name] = inside.repaired(key.inner)
+            self._in_part[key.name] = _one_or_all(key, [each.repaired(key.inner) for each in inside])
         else:
-            self._values[key.name] = inside
+            self._values[key.name] = _one_or_all(key, inside)
 
     def read_default(self, key: Key[Any], example: str) -> None:
         """Reads what counts without *key*; *example* is a right value of it."""
@@ -321,6 +332,11 @@ class Values:
         name = key.partition(".")[0]
         self._values.pop(name, None)
         self._open.add(name)
+
+
+def _one_or_all(key: Key[Any], tables: list[Values]) -> Values | list[Values]:
+    """Returns the value of *key*, whose *tables* were read."""
+    return tables if key.is_list else tables[0]
 
 
 def _place(at: str, key: str) -> str:

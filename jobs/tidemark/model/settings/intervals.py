@@ -93,11 +93,11 @@ def join_intervals(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
 
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_INSTANT = re.compile(
+INSTANT = re.compile(
     rf"{_DAY.pattern}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?(Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?"
 )
 """RFC 3339, whose zone, seconds and time of day are optional."""
-_YEAR_10_000_MS = 253_402_300_800_000
+YEAR_10_000_MS = 253_402_300_800_000
 
 
 def instant_ms(text: str) -> int:
@@ -111,7 +111,7 @@ def instant_ms(text: str) -> int:
     """
     try:
         # Python reads more forms, and others in each version.
-        at = datetime.fromisoformat(text) if _INSTANT.fullmatch(text) else None
+        at = datetime.fromisoformat(text) if INSTANT.fullmatch(text) else None
     except ValueError:
         at = None
     if at is None:
@@ -119,7 +119,7 @@ def instant_ms(text: str) -> int:
         msg = f"an instant must be in ISO 8601, got {text!r}; write, for example, 2026-01-31T12:00:00Z{hint}"
         raise InvalidArgument(msg)
     at_ms = round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-    if not 0 <= at_ms < _YEAR_10_000_MS:
+    if not 0 <= at_ms < YEAR_10_000_MS:
         msg = f"an instant must be after 1970 and before the year 10000, got {text!r}; correct the year"
         raise InvalidArgument(msg)
     return at_ms

@@ -110,7 +110,7 @@ class AggregateStep(JudgingStep[Aggregate]):
         window = {"window_start": "window_start", "window_end": "_window_end"} if self.operator.windows else {}
         late = late_rows(name, as_late(done.late), moment.was_watermark_ms, moment.held_by)
         dead = {DEAD_LETTERS.name: pl.concat([late, bad], how="diagonal")}
-        rows = {**self.judged_rows(done.emitted, window), **self.state_rows(moves), **dead}
+        rows = {**self.judged_rows(done.emitted, window), **self.state_rows(moves, WINDOW if window else ()), **dead}
         output = done.emitted.output.select(*kernel.key, *self.operator.select, *META)
         times = self.finished(records, done.emitted)
         return Run(output, times, counts, rows, done.emitted.judged.skipped, done.emitted.asserted)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
-from tidemark.collecting import in_order_of
+from tidemark.collecting import in_order_of, outside
 from tidemark.kernels import payload
-from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.splitting import split
 from tidemark.kernels.columns.values import key_text, value_text
@@ -60,16 +59,15 @@ class JudgingStep(OperatorStep[Op]):
         changes = changes_rows(name, emitted.judged, **(window or {}))
         return {"changes": changes, "suppressed": suppressed_rows(name, emitted.judged)}
 
-    def state_rows(self, moves: Moves) -> Tables:
-        """Returns states that moved or are gone, as rows of their table."""
+    def state_rows(self, moves: Moves, window: Collection[str] = ()) -> Tables:
+        """Returns states that moved or are gone, as rows of their table; *window* are columns with their bounds."""
         name = self.operator.name
         if name not in moves.states:
             return {}
         states, dropped = moves.states[name], moves.dropped[name].unique()
         kept = states.filter(~pl.col("_key").is_in(dropped.implode()))
-        # Columns with an underscore are Tidemark's own; windows have columns of their own.
-        columns = [c for c in kept.columns if not c.startswith("_") and c not in WINDOW]
-        window = {c: c for c in WINDOW if c in kept.columns}
+        # Columns with an underscore are Tidemark's own.
+        columns = outside(payload(kept.columns), window)
         moved = kept.select(
             operator=pl.lit(name),
             kind=pl.lit(STATE),
@@ -84,7 +82,7 @@ class JudgingStep(OperatorStep[Op]):
             partition="_task",
             source_partition="_partition",
             source_offset="_offset",
-            **window,
+            **{column: column for column in window},
         )
         # A key that never had a state needs no row that ends it.
         dropped_with_state = dropped.filter(

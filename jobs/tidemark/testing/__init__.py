@@ -1,0 +1,1 @@
+"""Runs topologies in memory, over records that are written by hand: `tidemark test`."""
