@@ -118,8 +118,8 @@ IMPORTS = {
     "arrow": "allocator",
     "testing": (
         "collecting errors kernels semantics model.settings model.project model.kinds model kernels.columns "
-        "kernels.updates kernels.records stream.journal stream.kafka stream.state stream.updates stream.operate "
-        "stream.read stream.decide"
+        "kernels.updates kernels.records stream.journal stream.kafka stream.state stream.updates "
+        "stream.operate stream.read stream.decide"
     ),
     "account.owners": "semantics extensions",
     "model.measures": "collecting errors semantics model.tables extensions model.settings model.kinds model",
@@ -201,8 +201,8 @@ IMPORTS = {
     "cli.project": (
         "collecting escaping errors clock graph semantics model.tables model.settings model.project "
         "model.kinds model storage recorded stream.kafka stream.operate stream.read stream.write "
-        "stream.startup stream.distributed query sampling account.owners model.measures model.slas facts "
-        "reports cli.shared why.causes why metrics"
+        "stream.startup stream.distributed query sampling testing account.owners model.measures model.slas "
+        "facts reports cli.shared why.causes why metrics"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
