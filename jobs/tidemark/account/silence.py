@@ -67,8 +67,8 @@ class _Silence:
     def explanation(self) -> Explanation:
         newest_ms = self._promise(0).newest_ms
         if newest_ms is None:
-            waits = self._has_run and not self._has_given
-            return self._of_first_result() if waits else Explanation(answer=Answer.NOT_KNOWN)
+            is_asked = self._has_run and not self._is_on_the_way
+            return self._of_first_result() if is_asked else Explanation(answer=Answer.NOT_KNOWN)
         promise = self._promise(self._usual_age_ms)
         silent_ms = self.known.at_ms - newest_ms
         if silent_ms < -LEAST_CLOCK_ERROR_MS:
@@ -87,14 +87,15 @@ class _Silence:
         return not self.known.recorded.batches.filter(pl.col("sub_topology").is_in(self._streams)).is_empty()
 
     @property
-    def _has_given(self) -> bool:
-        """Whether the operator has given a result, though nothing tells of which records: its readers have the account.
+    def _is_on_the_way(self) -> bool:
+        """Whether the operator has given results to others, which have their account: of which records nothing tells.
 
         Of a source the watermark is asked for instead.
         """
+        if self._measure is WATERMARK_LAG or self.operator in self.known.tables.topology.terminals:
+            return False
         rows = self.known.recorded.operator_batches.filter(pl.col("operator") == self.operator)
-        gave = rows.filter(pl.any_horizontal(pl.col("emitted", "passed", "repeated") > 0))
-        return self._measure is STALENESS and not gave.is_empty()
+        return not rows.filter(pl.any_horizontal(pl.col("emitted", "passed", "repeated") > 0)).is_empty()
 
     @property
     def _streams(self) -> set[str]:
