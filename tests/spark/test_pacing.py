@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from support.made_up import SOURCE, installed
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model import toml_operators
+from tidemark.model.kinds import source_place
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HOP
@@ -142,6 +146,22 @@ def test_a_delta_table_is_read_on_after_a_change_of_another_column_and_a_lost_fi
         read()
     said = SourceTables(topology.sub_topologies[0], tmp_path, tmp_path / "checkpoint").explained(lost.value)
     assert "the stream has yet to read version 4, whose files are gone" in str(said)
+
+
+def test_a_place_of_a_package_is_read_as_a_table_is(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(installed(tmp_path, {"sources": SOURCE}))
+    monkeypatch.setattr(source_place.RECORD_PLACES, "_kinds", dict(source_place.RECORD_PLACES))
+    import_module("made_up_sources")
+    toml_operators.operator_form.cache_clear()
+    try:
+        topology = paced('orc = "in"')
+    finally:
+        toml_operators.operator_form.cache_clear()
+    for n in range(2):
+        spark.createDataFrame([row(n)], "n int, at bigint").coalesce(1).write.mode("append").orc(str(tmp_path / "in"))
+    assert batches(spark, topology, topology.sub_topologies[0], tmp_path) == [[0, 1]]
 
 
 def test_a_hop_has_the_limits_of_a_delta_table(

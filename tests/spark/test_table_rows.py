@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_place import Elsewhere
 from tidemark.stream.read.sources import RAW, collect
 from tidemark.stream.read.table_rows import table_rows
 
@@ -22,7 +23,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 def source(**changes: Any) -> Source:
     range_ms = (946_684_800_000, 4_102_444_800_000)  # 2000 to 2100
-    common = {"name": "t", "delta": "t", "timestamp_range_ms": range_ms, "bound_ms": 0}
+    common = {"name": "t", "elsewhere": Elsewhere("delta", "t"), "timestamp_range_ms": range_ms, "bound_ms": 0}
     return Source(**{**common, "fields": {"id": "string", "n": "int", "at": "bigint"}, "timestamp": "at", **changes})
 
 

@@ -19,8 +19,9 @@ def example(group: str) -> str:
     return section.partition("```python\n")[2].partition("```")[0]
 
 
-MEASURE, OWNER, OPERATOR, FUNCTION, FORMAT, METRIC, CHANNEL, COMMAND = map(
-    example, ("measures", "owners", "operators", "aggregate_functions", "formats", "metrics", "channels", "commands")
+MEASURE, OWNER, OPERATOR, SOURCE = map(example, ("measures", "owners", "operators", "sources"))
+FUNCTION, FORMAT, METRIC, CHANNEL, COMMAND = map(
+    example, ("aggregate_functions", "formats", "metrics", "channels", "commands")
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OPERATOR, OWNER, installed, run_with
+from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OPERATOR, OWNER, SOURCE, installed, run_with
 from support.topologies import operators, source, table, topology_of
 from tidemark.account.owners.registry import OWNERS, Owner
 from tidemark.model.measures.registry import MEASURES, Measure
@@ -33,7 +33,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
     # Of a value with one field it returns text, and not bytes.
     forgetful = FORMAT.replace("return json", "return value.decode() if b';' not in value and b'=' in value else json")
-    more = {"formats": forgetful, "channels": CHANNEL, "operators": OPERATOR}
+    more = {"formats": forgetful, "channels": CHANNEL, "operators": OPERATOR, "sources": SOURCE}
     return installed(tmp_path_factory.mktemp("site"), modules | more)
 
 
@@ -137,6 +137,36 @@ def test_a_made_up_format_is_read_and_quarantines_what_it_cannot_read(packages: 
     assert [details[row].partition(":")[0] for row in (1, 3)] == ["ValueError", "TypeError"]
 
 
+SEND = """
+import json
+import polars as pl
+from support.topologies import EVENTS, operators
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.model.topology import parse
+from tidemark.stream.kafka.encoding import encoded
+from tidemark.stream.kafka.limits import within_limits
+from tidemark.kernels.records.limits import TopicLimits
+import tomllib
+
+toml = EVENTS + operators(out={"kind": "sink", "input": "events", "topic": "out", "format": "pairs"})
+sink = parse(tomllib.loads(toml), file="play.toml").operators["out"]
+values = {"id": ["a", "b;c", "d"], "v": [7, 8, None], "_deleted": [False, False, True], "_key": ["a", "b", "d"]}
+rows = pl.DataFrame({**values, "_partition": 0, "_offset": [0, 1, 2], "_timestamp_ms": 9})
+rows = rows.with_columns(_headers=pl.lit(None, HEADERS))
+sent, set_aside = within_limits(sink, rows, TopicLimits(), now_ms=9)
+values = [value and value.decode() for value in encoded(sink, sent)]
+print(json.dumps([values, set_aside["detail"].to_list()]))
+"""
+
+
+def test_a_made_up_format_is_written_and_quarantines_what_it_cannot_write(packages: Path, tmp_path: Path) -> None:
+    values, details = json.loads(run_with(packages, SEND, folder=tmp_path))
+    # The third record deletes its key.
+    assert values == ["id=a;v=7", None]
+    (detail,) = details
+    assert detail.startswith("operators.out.format must fit its records: ValueError: a value has a semicolon in ")
+
+
 CHANNELS = """
 import json
 from tidemark.cli.outside.file_schemas import schema_of
@@ -176,6 +206,34 @@ def test_a_made_up_operator_is_read_refused_and_in_the_schema(packages: Path, tm
         "play.toml: operators.small.kind: is 'capp'; use one of aggregate, cap, join, map, repartition, sink, source, "
         "table, union; did you mean cap?",
         True,
+    ]
+
+
+SOURCES = """
+import json
+from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.model.toml_operators import read_operator
+from tidemark.stream.startup.source_list import place_of
+
+table = {"kind": "source", "orc": "in", "fields": "id string, at bigint", "timestamp": "at", "bound": "1 s"}
+events, _ = read_operator("play.toml", "events", table, folder=None)
+del table["timestamp"]
+_, mistakes = read_operator("play.toml", "events", {**table, "topic": "t", "files": "in"}, folder=None)
+_, more = read_operator("play.toml", "events", {**table, "starting_offsets": "latest", "max_files": 3}, folder=None)
+said = json.dumps(schema_of("topology"))
+print(json.dumps([events.read_from, place_of(events), *map(str, [*mistakes, *more]), "a folder of ORC files" in said]))
+"""
+
+
+def test_a_made_up_place_of_records_is_read_refused_and_in_the_schema(packages: Path, tmp_path: Path) -> None:
+    found = json.loads(run_with(packages, SOURCES, folder=tmp_path))
+    assert (found[0], found[1], found[-1]) == ("in", "folder of ORC files in", True)
+    told = [line.removeprefix("play.toml: operators.events.") for line in found[2:-1]]
+    assert [line.split("; ")[0] for line in told] == [
+        "topic: is set together with files",
+        "timestamp: is missing, and there is no topic",
+        "max_files: is 3, but there is no delta or files",
+        "starting_offsets: is 'latest', but the source reads a folder of ORC files, from its beginning",
     ]
 
 

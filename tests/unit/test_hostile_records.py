@@ -23,6 +23,7 @@ from tidemark.kernels.records.arrivals import held_schema
 from tidemark.kernels.records.headers import HOP, headers_to_send
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_place import Elsewhere
 from tidemark.model.settings.record_limits import RecordLimits
 from tidemark.model.topology import parse
 from tidemark.semantics.progress import InputProgress
@@ -347,7 +348,7 @@ CSV = {
 def test_no_row_of_csv_stops_its_neighbours() -> None:
     good = b"a,1,1.5,2014-05-13,%d\n" % NOON
     content = b"id,n,x,seen,at\n" + b"".join(good + row + b"\n" for row in CSV) + good
-    of_csv = source(topic=None, name="t", files="in", format=Format.CSV, fields=FIELDS)
+    of_csv = source(topic=None, name="t", elsewhere=Elsewhere("files", "in"), format=Format.CSV, fields=FIELDS)
     found = file_rows(content, "a.csv", of_csv)
     assert found["reason"][::2].to_list() == [None] * (len(CSV) + 1)
     assert found["reason"][1::2].to_list() == [*CSV.values()]

@@ -13,6 +13,7 @@ from support.parsed_source import AVRO, source
 from tidemark.kernels.formats.sampled_fields import LONGEST, SAMPLE, field_sample, sampled_types
 from tidemark.kernels.formats.written_schema import WrittenSchema
 from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.source_place import Elsewhere
 from tidemark.semantics.schema_watch import (
     MOST_FIELDS,
     FieldSample,
@@ -250,4 +251,6 @@ def test_records_of_a_registry_have_the_fields_of_their_schema():
 
 
 def test_a_table_is_not_watched():
-    assert sampled_types(rows(b'{"id": "a"}'), source(topic=None, delta="t", name="t"), {}).to_list() == [None]
+    assert sampled_types(
+        rows(b'{"id": "a"}'), source(topic=None, elsewhere=Elsewhere("delta", "t"), name="t"), {}
+    ).to_list() == [None]

@@ -11,15 +11,16 @@ from functools import cache
 from pathlib import Path
 
 from tidemark.errors import InvalidSpec
+from tidemark.model.kinds import operator
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings import value_types
-from tidemark.model.settings.declared_tables import MistakenKey, TableForm, TableKind, optional, required
+from tidemark.model.settings.declared_tables import MistakenKey, TableForm, optional, required
 from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.model.tables.catalog import TABLES
 
 KIND = required(
-    "kind",
+    operator.KIND,
     value_types.word(KINDS),
     example='"source"',
     meaning="what the operator does; each kind has keys of its own",
@@ -46,11 +47,7 @@ def operator_form() -> TableForm:
 
     It is made when it is needed first: modules with kinds of other packages import others that import this one.
     """
-    kinds = []
-    for word, kind in KINDS.items():
-        own = TableKind(name=word, key=KIND.name, word=word, keys=kind.keys, one_of=kind.one_of, rules=kind.rules)
-        kinds.append(own)
-    return TableForm(keys=(KIND, SUB_TOPOLOGY), kinds=tuple(kinds))
+    return TableForm(keys=(KIND, SUB_TOPOLOGY), kinds=tuple(kind.table_kind() for kind in KINDS.values()))
 
 
 def read_operator(

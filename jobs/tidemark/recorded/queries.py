@@ -26,6 +26,7 @@ from tidemark.escaping import one_line
 from tidemark.graph import cycle_in, in_order
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_place import DELTA, FILES, Elsewhere
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.topology import JobLaunch, SubTopology, Topology, of_jobs
 from tidemark.storage.location import replace
@@ -238,6 +239,11 @@ def _without_cycles(upstreams: dict[str, list[str]]) -> dict[str, list[str]]:
     return upstreams
 
 
+def _elsewhere(kind: str, path: str) -> Elsewhere:
+    """Returns the place of a source; what Spark reads as neither topic nor table counts as files."""
+    return Elsewhere(DELTA.name, path) if kind == DELTA.name else Elsewhere(FILES.name, path or kind)
+
+
 def _sub_topology(query: RecordedQuery, by_name: Mapping[str, RecordedQuery], upstreams: Iterable[str]) -> SubTopology:
     sources: list[Source] = []
     for operator, place in query.sources.items():
@@ -247,8 +253,7 @@ def _sub_topology(query: RecordedQuery, by_name: Mapping[str, RecordedQuery], up
             Source(
                 name=operator,
                 topic=where if kind == "topic" else None,
-                delta=where if kind == "delta" else None,
-                files=None if kind in {"topic", "delta"} else where or kind,
+                elsewhere=None if kind == "topic" else _elsewhere(kind, where),
                 fields={},
                 timestamp_range_ms=(0, 0),
                 bound_ms=0,

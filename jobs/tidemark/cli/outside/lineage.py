@@ -255,7 +255,7 @@ def _inputs(topology: Topology, layout: Layout, source: Reading) -> list[tuple[s
         case Source():
             if source.topic:
                 return [_of_topic(topology, source.kafka, topic) for topic in source.topics or (source.topic,)]
-            return [_of_path(Path(source.delta or source.files or ""))]
+            return [_of_path(Path(source.read_from))]
         case _:
             assert_never(source)
 

@@ -217,7 +217,7 @@ def _without(key: Key[Any], groups: Iterable[Sequence[Key[Any]]]) -> str:
         return f"one of the {NUMBERS[len(group)]}"
     if key.required_if is None:
         return f"`{key.default_text}`" if key.default_text else key.without
-    required = f"required with {key.required_if.conditions[0].for_pages}"
+    required = f"required {key.required_if.conditions[0].for_pages}"
     return required if key.without == "none" else f"{key.without}; {required}"
 
 

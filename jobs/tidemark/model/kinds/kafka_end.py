@@ -31,15 +31,30 @@ class TopicFormat:
     """A format of records in topics that another package adds.
 
     Attributes:
-        as_json: the place, `module:name`, of a function that takes the bytes of a record's value and returns those of a
-            JSON object with its fields. A record for which it raises an error is quarantined as `unreadable`.
+        as_json: for sources: the place, `module:name`, of a function that takes the bytes of a record's value and
+            returns those of a JSON object with its fields. A record for which it raises an error is quarantined as
+            `unreadable`. None: no source reads it.
+        of_json: for sinks: the place of a function that takes the bytes of a JSON object with the columns of a record
+            and returns those of its value. A record for which it raises an error is quarantined at the sink. It gives
+            the same bytes for the same record, which is sent again after a crash. None: no sink writes it.
     """
 
-    as_json: str
+    as_json: str | None = None
+    of_json: str | None = None
 
 
 TOPIC_FORMATS: OpenList[TopicFormat] = OpenList("format", group="tidemark.formats")
 """The added formats by their word."""
+
+
+def formats_read() -> list[str]:
+    """Returns the words of added formats that sources read."""
+    return [word for word, added in TOPIC_FORMATS.items() if added.as_json]
+
+
+def formats_written() -> list[str]:
+    """Returns the words of added formats that sinks write."""
+    return [word for word, added in TOPIC_FORMATS.items() if added.of_json]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Self
 
 from tidemark.model.settings import value_types
-from tidemark.model.settings.declared_tables import Key, Values, required
+from tidemark.model.settings.declared_tables import Key, TableKind, Values, required
 from tidemark.model.settings.emission import Emission
 from tidemark.model.settings.window_columns import WindowColumns
 from tidemark.model.settings.windows import Windows
@@ -291,6 +291,8 @@ class Operator(ABC):
         return self
 
 
+KIND = "kind"
+"""The name of the key that has the word of a kind."""
 INPUT = required("input", value_types.text(), example='"readings"', meaning="the operator it reads")
 """The key of the only operator that most kinds read."""
 
@@ -309,6 +311,11 @@ class DeclaredOperator(Operator):
     """The keys that decide its inputs and output columns."""
     is_checked_in_part: ClassVar[bool] = True
     """Its other keys are checked even if its columns are open."""
+
+    @classmethod
+    def table_kind(cls) -> TableKind:
+        """Returns the keys of its table, with what is declared about several of them."""
+        return TableKind(name=cls.kind, key=KIND, word=cls.kind, keys=cls.keys, one_of=cls.one_of, rules=cls.rules)
 
     @classmethod
     @abstractmethod

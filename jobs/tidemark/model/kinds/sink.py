@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.kafka_end import Format, KafkaEnd, of_a_cluster, schema_text, with_headers
+from tidemark.model.kinds.kafka_end import (
+    TOPIC_FORMATS,
+    Format,
+    KafkaEnd,
+    formats_written,
+    of_a_cluster,
+    schema_text,
+    with_headers,
+)
 from tidemark.model.kinds.operator import INPUT, ArrivalOrder, Mistake, Operator
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.project.layout import CHANGES_OF
@@ -72,10 +80,10 @@ TRACES = defaulted(
 )
 FORMAT = defaulted(
     "format",
-    value_types.word((Format.JSON, Format.AVRO)),
+    value_types.word(lambda: [Format.JSON, Format.AVRO, *formats_written()]),
     example='"json"',
     default=Format.JSON.value,
-    meaning="with `topic`: `json` or `avro`",
+    meaning="with `topic`: `json`, `avro`, or [what a package adds](extending.md#tidemarkformats)",
     needs=[needs(given(TOPIC), because="only records of a topic have a format")],
 )
 SCHEMA = optional(
@@ -308,7 +316,7 @@ class Sink(KafkaEnd):
             topic=values[TOPIC],
             kafka=values[KAFKA],
             traces=values[TRACES],
-            format=Format(values[FORMAT]),
+            format=values[FORMAT] if values[FORMAT] in TOPIC_FORMATS else Format(values[FORMAT]),
             avro_schema=schema_text(values, SCHEMA),
             partitioner=values[PARTITIONER],
             marks=values[MARKS],

@@ -11,8 +11,9 @@ from tidemark.model.kinds import source_fields, source_format, source_place
 from tidemark.model.kinds.kafka_end import Format, KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_fields import NanPolicy
+from tidemark.model.kinds.source_place import DELTA, FILES, Elsewhere
 from tidemark.model.settings import value_types
-from tidemark.model.settings.declared_tables import Key, Values, optional
+from tidemark.model.settings.declared_tables import Key, TableKind, Values, optional
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 from tidemark.semantics.progress import Place
 
@@ -29,7 +30,7 @@ WAS = optional(
 class Source(KafkaEnd):
     """Reads records of a Kafka topic, a Delta table or files.
 
-    *topic*, *delta* or *files* names the place. Of a source over several topics *topic* is the text for people: the
+    *topic* or *elsewhere* names the place. Of a source over several topics *topic* is the text for people: the
     names or the pattern. Its input partitions have numbers of their own (decision 81).
 
     Attributes:
@@ -76,7 +77,6 @@ class Source(KafkaEnd):
     shaping: ClassVar[frozenset[str]] = frozenset({"delta", "fields", "key", "other_fields", "timestamp"})
 
     keys: ClassVar[tuple[Key[Any], ...]] = (
-        *source_place.PLACES,
         *source_place.OF_TOPICS,
         *source_format.OF_FORMATS,
         *source_fields.OF_FIELDS,
@@ -86,7 +86,6 @@ class Source(KafkaEnd):
         WAS,
         *source_format.LIMITS,
     )
-    one_of: ClassVar[tuple[tuple[Key[Any], ...], ...]] = (source_place.PLACES,)
     rules: ClassVar[tuple[Callable[[Values], object], ...]] = (
         *source_place.RULES,
         *source_format.RULES,
@@ -96,8 +95,7 @@ class Source(KafkaEnd):
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     places: tuple[Place, ...] = field(default=(), repr=False)
-    delta: str | None = None
-    files: str | None = None
+    elsewhere: Elsewhere | None = None
     fields: Mapping[str, str]
     named: Mapping[str, str] = field(default_factory=dict)
     timestamp: str | None = None
@@ -135,6 +133,24 @@ class Source(KafkaEnd):
     def upstream_flows(self) -> tuple[str, ...]:
         """The sinks of recorded queries that write what it reads."""
         return self.written_to_by
+
+    @property
+    def delta(self) -> str | None:
+        """The Delta table that it reads, relative to the warehouse; None if it reads none."""
+        return self._path_of(DELTA.name)
+
+    @property
+    def files(self) -> str | None:
+        """The folder of files that it reads, relative to the warehouse or absolute; None if it reads none."""
+        return self._path_of(FILES.name)
+
+    def _path_of(self, kind: str) -> str | None:
+        return self.elsewhere.path if self.elsewhere and self.elsewhere.kind == kind else None
+
+    @property
+    def read_from(self) -> str:
+        """The topic, or the path of the table or the folder, for people."""
+        return self.elsewhere.path if self.elsewhere else self.topic or ""
 
     @property
     def topic_read(self) -> str | None:
@@ -257,11 +273,17 @@ class Source(KafkaEnd):
         return replace(self, max_ahead_ms=None)
 
     @classmethod
+    def table_kind(cls) -> TableKind:
+        """Returns the keys of its table, those of places of an open list among them."""
+        places = source_place.places()
+        return replace(super().table_kind(), keys=(*places, *cls.keys), one_of=(places,))
+
+    @classmethod
     def read(cls, values: Values, common: dict[str, Any]) -> Self:
         """Makes a source of the values of its table."""
         return cls(
             **common,
-            **source_place.place(values),
+            **source_place.place_fields(values),
             **source_format.source_format(values),
             **source_fields.fields_and_time(values),
             was=values[WAS],

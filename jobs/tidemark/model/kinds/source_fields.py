@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source_format import FORMAT
-from tidemark.model.kinds.source_place import DELTA, FILES, TOPIC, TOPICS, instant_ms
+from tidemark.model.kinds.source_place import TOPIC, TOPICS, instant_ms
 from tidemark.model.settings import value_types
-from tidemark.model.settings.conditions import given, needs
+from tidemark.model.settings.conditions import given, left_out, needs
 from tidemark.model.settings.declared_fields import PATH, decimal_word, digits_of, path_of, split_fields, steps
 from tidemark.model.settings.declared_tables import TableForm, Values, defaulted, inner_table, optional, required
 from tidemark.model.settings.value_types import IDENTIFIER, refuse
@@ -123,7 +123,7 @@ TIMESTAMP = optional(
         "a record whose Kafka timestamp is beyond the year 294,000, such as nanoseconds, is then quarantined as "
         "`invalid_timestamp`"
     ),
-    required_if=needs(given(DELTA, FILES)),
+    required_if=needs(left_out(TOPIC), left_out(TOPICS)),
 )
 TIMESTAMP_UNIT = defaulted(
     "timestamp_unit",

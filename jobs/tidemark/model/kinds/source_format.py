@@ -9,8 +9,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format, schema_file, schema_text
-from tidemark.model.kinds.source_place import DELTA, FILES, TOPIC, TOPICS, place_of, reads_topics
+from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format, formats_read, schema_file, schema_text
+from tidemark.model.kinds.source_place import FILES, TOPIC, TOPICS, place_of, reads_topics
 from tidemark.model.settings import record_limits, value_types
 from tidemark.model.settings.conditions import given, has_word, left_out, needs
 from tidemark.model.settings.declared_tables import Values, defaulted, optional
@@ -30,13 +30,14 @@ def _message(name: str, *_: str) -> str:
 
 FORMAT = defaulted(
     "format",
-    value_types.word(lambda: [*Format, *TOPIC_FORMATS]),
+    value_types.word(lambda: [*Format, *formats_read()]),
     example='"json"',
     default=Format.JSON.value,
     meaning=(
-        "topics: `json`, `avro` or `protobuf` (see [below](#avro-and-protobuf)); files: `json`, `csv` or `parquet`"
+        "topics: `json`, `avro`, `protobuf` (see [below](#avro-and-protobuf)), or [what a package "
+        "adds](extending.md#tidemarkformats); files: `json`, `csv` or `parquet`"
     ),
-    needs=[needs(given(TOPIC, TOPICS, FILES), because="a Delta table has a format of its own")],
+    needs=[needs(given(TOPIC, TOPICS, FILES), because="records elsewhere have a format of their own")],
 )
 REGISTRY = optional(
     "registry",
@@ -95,7 +96,7 @@ LIMITS = (MAX_DEPTH, MAX_DIGITS, MAX_EMPTY_ITEMS)
 def _refuse_other_formats(values: Values) -> None:
     """Refuses a format that records at another place have."""
     chosen, place = values[FORMAT], place_of(values)
-    allowed = (*_OF_TOPICS, *TOPIC_FORMATS) if reads_topics(values) else _OF_FILES if place is FILES else (chosen,)
+    allowed = (*_OF_TOPICS, *formats_read()) if reads_topics(values) else _OF_FILES if place is FILES else (chosen,)
     if chosen not in allowed:
         of = "topics" if reads_topics(values) else "files"
         values.fail(FORMAT, f"is {chosen!r}", f"use one of {', '.join(allowed)} for {of}")
@@ -129,7 +130,7 @@ def _schema(values: Values) -> dict[str, Any]:
 
 def source_format(values: Values) -> dict[str, Any]:
     """Returns the fields of a source that follow from the keys of this module, by name."""
-    chosen = Format.JSON.value if place_of(values) is DELTA else values[FORMAT]
+    chosen = values[FORMAT]
     limits = RecordLimits(max_depth=values[MAX_DEPTH])
     if chosen == Format.AVRO:
         limits = replace(limits, max_digits=values[MAX_DIGITS], max_empty_items=values[MAX_EMPTY_ITEMS])

@@ -1,19 +1,59 @@
-"""The keys of a source that say where its records are, and how many of them a batch reads."""
+"""The keys of a source that say where its records are, and how many of them a batch reads.
+
+They are in one topic or several, or in a place of an open list. A module of another package adds a place by `register`,
+as an entry point of the group `tidemark.sources`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from tidemark.extensions import OpenList
 from tidemark.model.kinds.kafka_end import of_a_cluster, with_headers
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.settings import value_types
 from tidemark.model.settings.conditions import given, needs
 from tidemark.model.settings.declared_tables import Key, MistakenKey, Values, defaulted, optional
 from tidemark.model.settings.value_types import TEXT, TEXTS, ValueType, refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPlace:
+    """A kind of place whose records have no offsets: they are numbered in the order of writing.
+
+    Attributes:
+        key: names the place, by a path relative to the warehouse, or an absolute one.
+        noun: what it is, for people.
+        rows: the place, `module:name`, of a function of a Spark session, the source and the folder of the warehouse. It
+            returns the streaming frame of the rows, in the form of `stream.read.table_rows`. It is imported when a
+            stream starts.
+    """
+
+    key: Key[str | None]
+    noun: str
+    rows: str
+
+
+class Elsewhere(NamedTuple):
+    """The place of a source that reads no topic: the name of its key, and its path."""
+
+    kind: str
+    path: str
+
+
+RECORD_PLACES: OpenList[RecordPlace] = OpenList("place of records", group="tidemark.sources")
+"""The kinds of places by the names of their keys."""
+
+
+def register(place: RecordPlace) -> RecordPlace:
+    """Adds *place* to the list, and returns it; ValueError if another has its key."""
+    return RECORD_PLACES.register(place.key.name, place)
+
 
 MAX_RECORDS_PER_BATCH = 200_000
 """Default limit of records per batch of a topic, with which a backlog does not fill the driver."""
@@ -210,21 +250,26 @@ STARTING_OFFSETS = optional(
         "earliest file. It also lets a source [begin at another place](changes.md)"
     ),
 )
-PLACES = (TOPIC, TOPICS, DELTA, FILES)
-"""The keys of which a source has exactly one."""
+register(RecordPlace(key=DELTA, noun="table", rows="tidemark.stream.read.sources:rows_of_table"))
+register(RecordPlace(key=FILES, noun="folder", rows="tidemark.stream.read.sources:rows_of_folder"))
 OF_TOPICS = (KAFKA, TRACES)
 """The keys about topics."""
 OF_READING = (WRITTEN_BY, MAX_RECORDS, MAX_FILES, MAX_BYTES, STARTING_OFFSETS)
 """The keys about what is read."""
 
 
+def places() -> tuple[Key[Any], ...]:
+    """Returns the keys of which a source has exactly one."""
+    return (TOPIC, TOPICS, *(place.key for place in RECORD_PLACES.values()))
+
+
 def place_of(values: Values) -> Key[Any]:
-    """Returns the one of PLACES that a source has.
+    """Returns the one of `places` that a source has.
 
     Raises:
         MistakenKey: it is not known which.
     """
-    for key in PLACES:
+    for key in places():
         if values[key] is not None:
             return key
     raise MistakenKey(TOPIC.name)
@@ -242,13 +287,15 @@ def _refuse_two_limits_of_a_folder(values: Values) -> None:
 
 
 def _refuse_beginning(values: Values) -> None:
-    """Refuses a beginning that a source cannot find in a folder or a Delta table."""
+    """Refuses a beginning that a source cannot find in its place."""
     start, place = values[STARTING_OFFSETS], place_of(values)
-    if place is FILES and start not in {None, EARLIEST}:
-        written = values.written[STARTING_OFFSETS.name]
-        problem = f"is {written!r}, but the source reads files, and every file of a folder is read"
+    if start in {None, EARLIEST} or reads_topics(values):
+        return
+    if place is not DELTA:
+        written, noun = values.written[STARTING_OFFSETS.name], RECORD_PLACES[place.name].noun
+        problem = f"is {written!r}, but the source reads a {noun}, from its beginning"
         values.fail(STARTING_OFFSETS, problem, f"leave it out, or write {EARLIEST!r}")
-    if place is DELTA and start == LATEST:
+    if start == LATEST:
         # Spark notes where it begins with the first new rows alone, and would pass over those that come before.
         problem = "is 'latest', but the source reads a Delta table"
         remedy = 'write an instant, such as "2026-07-01T00:00:00Z"; that of now reads what is committed from now on'
@@ -259,16 +306,15 @@ RULES = (_refuse_two_limits_of_a_folder, _refuse_beginning)
 """The rules about the keys of this module."""
 
 
-def place(values: Values) -> dict[str, Any]:
+def place_fields(values: Values) -> dict[str, Any]:
     """Returns the fields of a source that follow from the keys of this module, by name."""
-    topics = values[TOPICS]
+    topics, place = values[TOPICS], place_of(values)
     is_of_topics = reads_topics(values)
     return {
         "topic": values[TOPIC] if topics is None else topics if isinstance(topics, str) else ", ".join(topics),
         "topics": topics if isinstance(topics, tuple) else (),
         "topic_pattern": topics if isinstance(topics, str) else None,
-        "delta": values[DELTA],
-        "files": values[FILES],
+        "elsewhere": None if is_of_topics else Elsewhere(place.name, values[place]),
         "kafka": values[KAFKA],
         "traces": values[TRACES],
         "max_records": values[MAX_RECORDS] if is_of_topics else None,
@@ -280,9 +326,9 @@ def place(values: Values) -> dict[str, Any]:
 
 def _limits_of_files(values: Values) -> Mapping[str, int | None]:
     """Returns the limits of a table or a folder; a folder has one of the two."""
-    max_files, max_bytes = values[MAX_FILES], values[MAX_BYTES]
-    if reads_topics(values):
-        return {}
-    if place_of(values) is FILES:
+    max_files, max_bytes, place = values[MAX_FILES], values[MAX_BYTES], place_of(values)
+    if place is FILES:
         return {"max_files": max_files, "max_bytes": None if max_files else max_bytes}
-    return {"max_files": max_files or MAX_FILES_PER_BATCH, "max_bytes": max_bytes}
+    if place is DELTA:
+        return {"max_files": max_files or MAX_FILES_PER_BATCH, "max_bytes": max_bytes}
+    return {}

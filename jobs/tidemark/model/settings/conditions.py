@@ -69,8 +69,9 @@ class Condition:
 
     @property
     def for_pages(self) -> str:
-        """Its words, or else its keys, in Markdown."""
-        return ", ".join(f"`{each}`" for each in self.words or [key.name for key in self.keys])
+        """With which words or keys it holds, or without which, in Markdown."""
+        words = [word for word in self.words if word is not None] or [key.name for key in self.keys]
+        return f"{'without' if self.words == (None,) else 'with'} {', '.join(f'`{word}`' for word in words)}"
 
 
 def given(*keys: Key[Any]) -> Condition:

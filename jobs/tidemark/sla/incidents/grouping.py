@@ -345,8 +345,7 @@ def fault_everywhere(cause: AlertCause, topology: Topology) -> str:
     sources = [each for each in topology.outside_sources if each.name == name and not each.reads_several]
     if cause.stream is None and sources:
         (source,) = sources
-        place = source.topic or source.delta or source.files
-        return " ".join(str(part) for part in (owner, source.kafka, place, partition) if part is not None)
+        return " ".join(str(part) for part in (owner, source.kafka, source.read_from, partition) if part is not None)
     stream = cause.stream or ""
     return " ".join(present((owner, cause.detail, stream if "/" in stream else f"{topology.name}/{stream}")))
 

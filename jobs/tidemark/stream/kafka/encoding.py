@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pkgutil import resolve_name
 from typing import Any
 
 import fastavro
@@ -16,7 +17,8 @@ from fastavro.schema import SchemaParseException, UnknownType
 from tidemark.kernels import payload
 from tidemark.kernels.columns.schemas import INSTANT
 from tidemark.kernels.columns.values import value_text
-from tidemark.model.kinds.kafka_end import Format
+from tidemark.kernels.records.fields import ERRORS_OF_RECORDS, described
+from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format
 from tidemark.model.kinds.sink import Sink
 from tidemark.stream.kafka.broker import RefusedRecord
 
@@ -25,10 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Misfit:
-    """Replaces the value of a record that does not fit the schema.
-
-    The schema is the Avro schema of its sink.
-    """
+    """Replaces the value of a record that does not fit the Avro schema of its sink, or its format."""
 
     problem: str
 
@@ -53,15 +52,25 @@ def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | Non
 def encoded(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Misfit | None]:
     """Encodes the value of each of *rows* in the sink's format.
 
-    The value is None for a row that deletes its key, and a Misfit for a row that does not fit the schema. JSON has all
-    columns, Avro those for which the schema has a field. An instant is text in JSON. In Avro it has the field's logical
-    type, or is epoch ms in a plain `long`.
+    The value is None for a row that deletes its key, and a Misfit for a row that does not fit the schema. JSON, and the
+    formats of other packages that are made of it, have all columns, Avro those for which the schema has a field. An
+    instant is text in JSON. In Avro it has the field's logical type, or is epoch ms in a plain `long`.
     """
     columns = payload(rows.columns)
-    if sink.format is not Format.AVRO:
-        value = pl.when(~pl.col("_deleted")).then(value_text(columns, rows.schema))
-        return rows.select(value).to_series()
-    return _avro(sink, rows.select(*columns, "_deleted"))
+    if sink.format is Format.AVRO:
+        return _avro(sink, rows.select(*columns, "_deleted"))
+    texts = rows.select(pl.when(~pl.col("_deleted")).then(value_text(columns, rows.schema))).to_series()
+    return _converted(sink, texts) if sink.format in TOPIC_FORMATS else texts
+
+
+def _converted(sink: Sink, texts: Iterable[str | None]) -> Iterator[bytes | Misfit | None]:
+    """Yields the values of JSON objects in a format of another package."""
+    of_json = resolve_name(TOPIC_FORMATS[sink.format].of_json or "")
+    for text in texts:
+        try:
+            yield None if text is None else bytes(of_json(text.encode()))
+        except ERRORS_OF_RECORDS as error:
+            yield Misfit(f"operators.{sink.name}.format must fit its records: {described(error)} in {text}")
 
 
 def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | Misfit | None]:

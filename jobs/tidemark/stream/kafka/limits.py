@@ -1,6 +1,6 @@
 """Quarantines, at its sink, records that a topic would refuse.
 
-Records that do not fit the topic's Avro schema are quarantined, too. No other operator loses them.
+Records that do not fit the sink's Avro schema or format are quarantined, too. No other operator loses them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def within_limits(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Splits *records* into those that the topic takes, and the others.
 
-    The others are rows of `dead_letters`: they exceed the topic's *limits*, or do not fit its Avro schema. *now_ms* is
-    the clock, epoch ms UTC, by which the batch is decided.
+    The others are rows of `dead_letters`: they exceed the topic's *limits*, or do not fit the sink's format. *now_ms*
+    is the clock, epoch ms UTC, by which the batch is decided.
     """
     # A decided batch is sent until the topic has it, so what would be refused for ever is set aside before.
     records, misfits = _fitting(sink, records)
@@ -71,8 +71,8 @@ def within_limits(
 
 
 def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """Splits *records* into those that fit the Avro schema, and rows of `dead_letters`."""
-    if sink.format is not Format.AVRO:
+    """Splits *records* into those that fit the schema or the format, and rows of `dead_letters`."""
+    if sink.format is Format.JSON:
         return records, []
     problems = [value.problem if isinstance(value, Misfit) else None for value in encoded(sink, records)]
     problem = pl.Series(problems, dtype=pl.String)

@@ -159,7 +159,7 @@ def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
         schema = source.avro_schema or ""
         parsed_fields = avro_fields(raw["value"], words, schema, time=time, others=others, limits=limits)
     elif source.format in TOPIC_FORMATS:
-        as_json = resolve_name(TOPIC_FORMATS[source.format].as_json)
+        as_json = resolve_name(TOPIC_FORMATS[source.format].as_json or "")
         values, errors = _converted(raw["value"], as_json)
         parsed_fields = json_fields(values, words, time=time, others=others, limits=limits)
         is_error = errors.is_not_null()

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import assert_never
 
@@ -29,7 +30,7 @@ from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.kinds.source_place import EARLIEST, MAX_BYTES_PER_BATCH, MAX_FILES_PER_BATCH
+from tidemark.model.kinds.source_place import EARLIEST, MAX_BYTES_PER_BATCH, MAX_FILES_PER_BATCH, RECORD_PLACES
 from tidemark.model.project.connections import Cluster, Clusters
 from tidemark.model.project.kafka_security import ISOLATION, READ_COMMITTED
 from tidemark.model.project.layout import Layout
@@ -48,7 +49,7 @@ from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
 from tidemark.stream.read.parts import BatchPart, to_read
 from tidemark.stream.read.source_tables import LATER, UNSAFE
-from tidemark.stream.read.table_rows import nullable, table_rows
+from tidemark.stream.read.table_rows import in_files, table_rows
 
 RAW = {
     "source": "string",
@@ -132,11 +133,10 @@ def stream(
 def _source(
     spark: SparkSession, source: Source, warehouse: Path, clusters: Clusters, listed: ListedSource | None
 ) -> DataFrame:
-    if source.delta is not None:
-        return _delta(spark, source, warehouse / source.delta)
-    if source.files is not None:
-        return _files(spark, source, folder_of(source, warehouse))
-    return _kafka(spark, source, clusters[source.kafka], (listed and listed.starts) or ())
+    if source.elsewhere is None:
+        return _kafka(spark, source, clusters[source.kafka], (listed and listed.starts) or ())
+    rows_of: Callable[[SparkSession, Source, Path], DataFrame] = resolve_name(RECORD_PLACES[source.elsewhere.kind].rows)
+    return rows_of(spark, source, warehouse)
 
 
 def _nothing(ticks: Ticks) -> DataFrame:
@@ -302,24 +302,20 @@ def _subscription(source: Source) -> dict[str, str]:
     return {"subscribe": source.topic or ""}
 
 
-def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
-    """Returns rows appended to the table at *path*, from its oldest version.
+def rows_of_table(spark: SparkSession, source: Source, warehouse: Path) -> DataFrame:
+    """Returns rows appended to the Delta table of *source*, from its oldest version.
 
     A commit that rewrites rows ends the query with an error that names the table and the version. Columns may have been
     renamed or dropped: source_tables.py refuses that of declared ones.
     """
+    path = warehouse / (source.delta or "")
     if not is_table(path):
         msg = f"operators.{source.name}.delta: {path}: no Delta table; create it before the stream starts"
         raise InvalidArgument(msg)
     spark.conf.set(UNSAFE, "true")
     spark.conf.set(LATER, "true")
     rows = _appended(spark, path, max_files=source.max_files, max_bytes=source.max_bytes, begin=_begin(source))
-    place = F.struct(
-        F.lit(None).cast("bigint").alias("at_ms"),
-        nullable(F.input_file_name()).alias("file"),
-        nullable(F.input_file_block_start()).alias("start"),
-    )
-    return table_rows(rows.withColumn("written", place), source)
+    return table_rows(in_files(rows), source)
 
 
 def _appended(
@@ -356,8 +352,9 @@ def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | 
     return reader.options(**{name: most for name, most in limits.items() if most is not None})
 
 
-def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
-    """Returns no rows: Spark plans the files that are put into *folder*, and data_files.py reads them."""
+def rows_of_folder(spark: SparkSession, source: Source, warehouse: Path) -> DataFrame:
+    """Returns no rows: Spark plans the files that are put into the folder of *source*, and data_files.py reads them."""
+    folder = folder_of(source, warehouse)
     if not folder.is_dir():
         msg = f"operators.{source.name}.files: {folder}: no such folder; create it before the stream starts"
         raise InvalidArgument(msg)

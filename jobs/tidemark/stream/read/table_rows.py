@@ -49,6 +49,16 @@ def table_rows(raw: DataFrame, source: Source) -> DataFrame:
     )
 
 
+def in_files(raw: DataFrame) -> DataFrame:
+    """Returns *raw* rows that Spark reads from files with `written`, their order: by file, and by place in it."""
+    written = F.struct(
+        F.lit(None).cast("bigint").alias("at_ms"),
+        nullable(F.input_file_name()).alias("file"),
+        nullable(F.input_file_block_start()).alias("start"),
+    )
+    return raw.withColumn("written", written)
+
+
 def _quoted(name: str) -> str:
     """Returns *name* in backquotes: Spark takes a dot without them for a field of a struct."""
     return "`" + name.replace("`", "``") + "`"

@@ -27,7 +27,7 @@ from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.kinds.source_place import EARLIEST
+from tidemark.model.kinds.source_place import EARLIEST, RECORD_PLACES
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import SubTopology
@@ -158,9 +158,9 @@ def place_of(source: Reading) -> str:
             if source.reads_several:
                 # The order of a list changes nothing.
                 return f"{SEVERAL}{', '.join(sorted(source.topics)) or source.topic}{cluster}"
-            if source.topic:
-                return f"topic {source.topic}{cluster}"
-            return f"table {source.delta}" if source.delta else f"folder {source.files}"
+            if source.elsewhere:
+                return f"{RECORD_PLACES[source.elsewhere.kind].noun} {source.elsewhere.path}"
+            return f"topic {source.topic}{cluster}"
         case _:
             assert_never(source)
 

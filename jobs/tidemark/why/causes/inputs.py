@@ -126,7 +126,7 @@ class Inputs:
             unread += self.blocked(source, number)
         if unread:
             return unread
-        place = source.topic or source.delta or source.files
+        place = source.read_from
         facts = self._scene.of(source.name)
         looks = facts.reads.of_source(source.name, has_rows).group_by("partition").agg(pl.all().last())
         if being_read := facts.driver.being_read(self._scene.sub(source.name)).get(source.name):

@@ -55,7 +55,7 @@ def quarantine_query(scene: Scene, name: str) -> str:
 def requeue(scene: Scene, source: Source, reason: str = "") -> str:
     """Returns the command that resends records quarantined for *reason*, or all."""
     if source.topic is None:  # records can be sent to topics only
-        return f"have what writes to {source.delta or source.files} write them again"
+        return f"have what writes to {source.read_from} write them again"
     options = f" --reason {reason}" if reason else ""
     return f"`tidemark requeue {scene.topology.name} --source {source.name}{options}` sends them again"
 
