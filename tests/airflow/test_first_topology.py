@@ -23,7 +23,7 @@ from tidemark.control.process import wait_until, without_airflow
 from tidemark.embedded import airflow
 from tidemark.model.project.connections import read_clusters
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.toml_keys import read_toml
+from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.tables.catalog import CRITICAL_PATHS, INCIDENTS, Table
 from tidemark.storage.delta.tables import scan
 

@@ -10,7 +10,7 @@ from tidemark.graph import cycle_in, in_order, inverted, reached
 from tidemark.model.kinds.operator import Mistake, Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import HEARTBEATS
-from tidemark.model.settings.toml_keys import suggestion_of
+from tidemark.model.settings.value_types import suggestion_of
 from tidemark.model.settings.window_columns import WindowColumns
 from tidemark.semantics.strategy import Strategy
 

@@ -45,7 +45,7 @@ from tidemark.model.project.connections import (
 from tidemark.model.project.registries import Registries, read_registries, shared_registries
 from tidemark.model.project.spark_settings import DeployMode, SparkSettings, spark_of
 from tidemark.model.settings.retention import Retention
-from tidemark.model.settings.toml_keys import read_toml
+from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
 from tidemark.model.topology_keys import MAX_HELD, OPERATORS, SPARK

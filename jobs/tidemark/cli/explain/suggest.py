@@ -10,7 +10,7 @@ from tidemark.cli.shared.streams import topology_with_file
 from tidemark.clock import wall_clock_ms
 from tidemark.facts.answers import answers_over
 from tidemark.model.project.files import Project
-from tidemark.model.settings.toml_keys import read_toml
+from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.slas.sla_spec import parse
 from tidemark.sla.suggestion import suggest
 

@@ -33,7 +33,7 @@ from tidemark.model.project.kafka_security import (
 from tidemark.model.project.secrets import EMPTY_VAULT, SecretPlace, Value, Vault
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, TableForm, Values, optional, refuse_mistakes, required
-from tidemark.model.settings.toml_keys import read_toml
+from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.value_types import HOW_TO_NAME, IDENTIFIER, refuse
 
 T = TypeVar("T")

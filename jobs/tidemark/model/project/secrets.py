@@ -13,8 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.toml_keys import suggestion_of
-from tidemark.model.settings.value_types import ANYTHING, TEXT, Form, ValueType, refuse, text
+from tidemark.model.settings.value_types import ANYTHING, TEXT, Form, ValueType, refuse, suggestion_of, text
 
 KAFKA = "kafka"
 """The table of clusters; `--secrets` names its keys without it."""

@@ -21,8 +21,7 @@ from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings import value_types
 from tidemark.model.settings.conditions import Needs
-from tidemark.model.settings.toml_keys import suggestion_of
-from tidemark.model.settings.value_types import Form, UnfitValue, ValueType
+from tidemark.model.settings.value_types import Form, UnfitValue, ValueType, suggestion_of
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -264,6 +264,18 @@ def number() -> ValueType[float]:
     return ValueType("number", (int, float), {"type": "number"}, lambda value, *_: float(value))
 
 
+def suggestion_of(word: str, words: Collection[str], what: str) -> str:
+    """Returns the remedy for *word*, which is none of *words*.
+
+    It is the nearest one, or all *what* there are.
+
+    >>> suggestion_of("ownr", ["owner", "subject"], "keys"), suggestion_of("colour", ["owner", "subject"], "keys")
+    ('did you mean owner?', 'known keys: owner, subject')
+    """
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {near[0]}?" if near else f"known {what}: {', '.join(sorted(words))}"
+
+
 def _all_and_nearest(written: str, among: Collection[str]) -> str:
     near = difflib.get_close_matches(written, among, n=1)
     return ", ".join(among) + (f"; did you mean {near[0]}?" if near else "")

@@ -15,8 +15,8 @@ from tidemark.graph import inverted, reached
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import TableForm, TableKind, Values, optional, refuse_mistakes, required
 from tidemark.model.settings.lengths import for_people, length_in_toml
-from tidemark.model.settings.toml_keys import read_toml, suggestion_of
-from tidemark.model.settings.value_types import IDENTIFIER
+from tidemark.model.settings.toml_files import read_toml
+from tidemark.model.settings.value_types import IDENTIFIER, suggestion_of
 from tidemark.model.sla_events import Alert
 from tidemark.model.slas.channel_kinds import KINDS
 from tidemark.model.slas.sla_spec import SlaSpec

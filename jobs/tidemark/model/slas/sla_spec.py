@@ -23,8 +23,8 @@ from tidemark.model.project.files import Project
 from tidemark.model.settings.declared_tables import Key, MistakenKey, Values
 from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, WeeklyHours, weekly_hours
-from tidemark.model.settings.toml_keys import read_toml, suggestion_of
-from tidemark.model.settings.value_types import IDENTIFIER
+from tidemark.model.settings.toml_files import read_toml
+from tidemark.model.settings.value_types import IDENTIFIER, suggestion_of
 from tidemark.model.slas.sla_keys import (
     BURN_WINDOWS,
     BY,
