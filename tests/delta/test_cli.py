@@ -316,7 +316,6 @@ def test_why_prints_a_line_or_an_object_per_finding(home: Path) -> None:
     line = (
         f"never_started: flight_board: status {none}; start the driver of status: {begin}\n"
         f"never_started: carrier_delays: carriers {none}; start the driver of carriers: {begin}\n"
-        f"never_started: by_carrier: status {none}; start the driver of status: {begin}\n"
     )
     assert tidemark(home, "why", "flights").stdout == line
     told = tidemark(home, "why", "flights", "flight_status", "--at", "2026-01-01T12:00Z", "--format", "json")
@@ -376,7 +375,7 @@ def test_check_reports_errors_of_topologies_slas_and_channels(tmp_path: Path) ->
         check([bad], tmp_path / "warehouse", project)
     assert [line.partition(":")[2].partition(":")[0].strip() for line in str(refused.value).splitlines()] == [
         "level", "operators", "flihgts", "flights.late.ownr", "flights.late.subject", "flights.late.warn_after",
-        "flights.slow.subject", "flights.slow.warn_after", "flights.slow.over", "flights.slow.owner",
+        "flights.slow.over", "flights.slow.subject", "flights.slow.owner", "flights.slow.warn_after",
         "desk.kind", "log.kind", "log",
     ]  # fmt: skip
     assert "slas.toml: flihgts: is not a topology; did you mean flights?" in str(refused.value)

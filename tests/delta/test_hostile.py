@@ -478,7 +478,7 @@ def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
     told = [alert_texts(message_of(of, link=link, operator_link=f"{link}&d"), notified_ms=NOON) for of in spent]
 
     assert [Elements(of["html"]).links for of in told] == [{link, f"{link}&d"}] * 2
-    assert "Error budget left: 12%\n" in told[0]["text"]
+    assert "Error budget left: 12 %\n" in told[0]["text"]
     assert "Error budget left: none, 1,000.0 times the budget was spent\n" in told[1]["text"]
 
 
@@ -552,7 +552,7 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_topology_with_a_hostile_name_is_refused_in_one_line(place: str) -> None:
+def test_each_mistake_of_a_topology_with_a_hostile_name_is_one_line(place: str) -> None:
     for text in TEXTS:
         content = tomllib.loads(NEWEST_SENT)
         planted_here = PLACES[place](text)
@@ -561,9 +561,9 @@ def test_a_topology_with_a_hostile_name_is_refused_in_one_line(place: str) -> No
         with pytest.raises(InvalidSpec) as refused:
             parse(content | planted_here, file="play.toml")
         assert_inert(str(refused.value))
-        (line,) = str(refused.value).splitlines()
-        assert line.startswith("play.toml: ")
-        assert "; " in line
+        for line in str(refused.value).splitlines():
+            assert line.startswith("play.toml: ")
+            assert "; " in line
 
 
 def test_slas_and_channels_of_hostile_names_fail_in_one_line() -> None:

@@ -21,7 +21,7 @@ from tidemark.kernels.updates.last_seen import SEEN_ONLY
 from tidemark.model.operator_graph import window_bounds
 from tidemark.model.settings.declared_fields import steps
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.toml_keys import suggestion_of
+from tidemark.model.settings.value_types import suggestion_of
 from tidemark.model.topology import Topology
 from tidemark.model.topology_tests import DEAD_LETTERS, Expectation, Row, TopologyTest, written_time
 from tidemark.stream.operate.registry import step_of

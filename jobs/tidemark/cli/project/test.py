@@ -15,7 +15,8 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import TESTS, Project
 from tidemark.model.settings.lengths import counted
-from tidemark.model.settings.toml_keys import read_toml, suggestion_of
+from tidemark.model.settings.toml_files import read_toml
+from tidemark.model.settings.value_types import suggestion_of
 from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.model.topology_tests import TOPOLOGY, TopologyTest, parse
 from tidemark.query.text_table import as_document, format_table
