@@ -41,6 +41,7 @@ examples:
   tidemark check --live                         also validates it against topics and a sample of their records
   tidemark jars                                 downloads the JVM jars, if no `make setup` has done it
   tidemark docs                                 for developers: writes the references of docs/
+  tidemark watch /data/gold --limit "1 h"       shows how old the Delta tables of other programs are, and who writes them
   tidemark tables                               lists the tables and their sizes
   tidemark sql "select operator, max(max_ms) from operator_batches group by 1"
   tidemark sql --format csv "from batches"      prints a table; the dialect is DuckDB's
@@ -92,6 +93,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
     ("publish", "outside.publish", "give other tools tables and lineage: DuckDB, catalogs of Spark, OpenLineage"),
     ("schema", "outside.schema", "print or write JSON Schemas of topology, SLA and channel files, for editors"),
+    ("watch", "explain.watch", "show the age of Delta tables that any program writes, from their logs"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
     ("reconcile", "audit.reconcile", "compare counts of records per hour: broker, source, operators and tables"),
