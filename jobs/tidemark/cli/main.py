@@ -41,7 +41,7 @@ examples:
   tidemark check --live                         also validates it against topics and a sample of their records
   tidemark jars                                 downloads the JVM jars, if no `make setup` has done it
   tidemark docs                                 for developers: writes the references of docs/
-  tidemark watch /data/gold --limit "1 h"       shows how old the Delta tables of other programs are, and who writes them
+  tidemark watch /data/gold --limit "1 h"       shows the age of Delta tables that any program writes, and who writes
   tidemark tables                               lists the tables and their sizes
   tidemark sql "select operator, max(max_ms) from operator_batches group by 1"
   tidemark sql --format csv "from batches"      prints a table; the dialect is DuckDB's

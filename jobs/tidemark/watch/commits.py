@@ -75,7 +75,7 @@ class Writer:
     """Who wrote a commit; each is None if the log does not say.
 
     `query` is the application whose transaction identifier the commit has, of Spark the id of a streaming query.
-    `airflow` is DAG and task. Writers are equal if they differ by the `run` of a DAG or job, or by the `batch` of a query, alone.
+    `airflow` is DAG and task. The `run` of a DAG or job, and the `batch` of a query, make no other writer.
     """
 
     engine: str | None = None

@@ -16,7 +16,7 @@ from tidemark.watch.commits import Clock, Span, Unreadable, Writer
 from tidemark.watch.rules import TableAge
 
 COLUMNS = (
-    *("table", "verdict", "newest event", "age", "last commit", "usually every", "rows", "bytes", "peak age"),
+    *("table", "verdict", "newest event", "age", "last data commit", "usually every", "rows", "bytes", "peak age"),
     *("clock", "written by"),
 )
 CLOCKS = {

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tidemark.watch.commits import (
     Unreadable,
     Writer,
 )
-from tidemark.watch.statistics import Asked, choose_column, file_times
+from tidemark.watch.statistics import ZONED, Asked, choose_column, file_times
 
 LOG = "_delta_log"
 LEAST, MOST = 100, 1_000
@@ -150,7 +151,7 @@ class _Log:
     def _read(self, version: int) -> _ReadCommit:
         file = self._commits[version]
         actions = actions_of_commit(file)
-        info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        info: Action = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         for key, clock in (("inCommitTimestamp", Clock.IN_COMMIT), ("timestamp", Clock.WRITER)):
             if info.get(key) is not None:
                 return _ReadCommit(version, int(info[key]), clock, info, actions)
@@ -263,12 +264,12 @@ class _Checkpoint:
 
     def files(self, column: TimeColumn | None, asked: Asked) -> Mapping[str, FileTimes | None]:
         """Returns the times of the table's files in *column*, by path."""
-        wanted = ["path", "stats", "stats_parsed", "deletionVector"]
+        wanted = ["path", "stats", "deletionVector"]
         if column is not None and column.is_partition:
             wanted.append("partitionValues")
         times = {}
         for add in self._rows("add", wanted):
-            stats = json.loads(add["stats"]) if add.get("stats") else add.get("stats_parsed") or {}
+            stats = json.loads(add["stats"] or "{}") if "stats" in add else _of_struct(add.get("stats_parsed"), column)
             times[add["path"]] = file_times(add, stats, column, asked.zone)[1]
         return times
 
@@ -285,6 +286,20 @@ def _of_json(file: Path, kind: str) -> Iterator[dict[str, Any]]:
     yield from (action[kind] for action in actions_of_commit(file) if action.get(kind))
 
 
+def _of_struct(stats: Action | None, column: TimeColumn | None) -> Action:
+    """Returns statistics that a checkpoint has as columns; there timestamps are in UTC, and do not say so."""
+    if not stats or column is None or column.kind != ZONED:
+        return stats or {}
+    bounds = {
+        key: {
+            name: value.replace(tzinfo=UTC) for name, value in stats[key].items() if name == column.physical and value
+        }
+        for key in ("minValues", "maxValues")
+        if stats.get(key)
+    }
+    return {**stats, **bounds}
+
+
 def _of_parquet(file: Path, kind: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     # Most logs have no checkpoint before their newest commits, and to import Arrow takes longer than to read them.
     import pyarrow as pa
@@ -292,11 +307,13 @@ def _of_parquet(file: Path, kind: str, fields: Sequence[str]) -> Iterator[dict[s
 
     try:
         with file.open("rb") as content:
-            parquet = pq.ParquetFile(content)
+            parquet, instead = pq.ParquetFile(content, coerce_int96_timestamp_unit="us"), {"stats": "stats_parsed"}
             if kind not in parquet.schema_arrow.names:
                 return
             names = {field.name for field in parquet.schema_arrow.field(kind).type}
-            wanted = [f"{kind}.{name}" for name in fields if name in names] or [kind]
+            # A checkpoint has statistics as JSON, as columns, or both; as JSON they take less memory.
+            forms = (name if name in names else instead.get(name, name) for name in fields)
+            wanted = [f"{kind}.{name}" for name in forms if name in names] or [kind]
             for rows in parquet.iter_batches(AT_ONCE, columns=wanted):
                 yield from rows.column(0).drop_null().to_pylist()
     except FileNotFoundError:

@@ -7,6 +7,7 @@ say that one clock is ahead of another; they are kept.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ from tidemark.model.settings.lengths import counted, for_people
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.sla import Sla, Verdict, judge
 from tidemark.watch.commits import Change, ChosenColumn, Clock, Commit, FileTimes, History, Span, Writer
-from tidemark.watch.statistics import INSTANTS, newest_of
+from tidemark.watch.statistics import ZONED, newest_of
 
 SHOWN = 5
 """Newest commits that are shown."""
@@ -27,7 +28,7 @@ BY_EVENT_TIME, BY_COMMIT = "event_time", "commit"
 
 @dataclass(frozen=True)
 class ShownCommit:
-    """A commit that changed data, and what it wrote; `rows` is None if the log does not say.
+    """A commit that changed data, with the `rows` (None: the log does not say) and `bytes` of the files that it wrote.
 
     `latency` is that of its rows, and `verdict` that on it; both are None for one that removed data. `verdict` is None
     without a limit, too.
@@ -46,6 +47,14 @@ class ShownCommit:
 
 
 @dataclass(frozen=True)
+class WriterCount:
+    """A writer, as of its last commit, and the number of its commits that changed data."""
+
+    writer: Writer
+    commits: int
+
+
+@dataclass(frozen=True)
 class TableAge:
     """What the log of a table says, at an instant.
 
@@ -60,7 +69,7 @@ class TableAge:
         peak: the oldest that readers saw since `peak_since_ms`; None: they saw no event time.
         commits: the newest SHOWN that changed data, the newest first.
         latencies: verdicts on the appends since `peak_since_ms`, and their numbers; empty without a limit.
-        writers: who made the commits that changed data, and how many of them, the last one first.
+        writers: who made the commits that changed data, the last one first.
         verdict: None without a limit.
         judged_by: what the verdict is about; None: nothing.
         notes: what a reader of the numbers should know.
@@ -81,7 +90,7 @@ class TableAge:
     peak_since_ms: int
     commits: tuple[ShownCommit, ...]
     latencies: Mapping[Verdict, int]
-    writers: tuple[tuple[Writer, int], ...]
+    writers: tuple[WriterCount, ...]
     verdict: Verdict | None = None
     judged_by: str | None = None
     notes: tuple[str, ...] = ()
@@ -203,13 +212,13 @@ def table_age(history: History, *, now_ms: int, since_ms: int, limit_ms: int | N
         peak=None if column is None else peak_of(seen, since_ms=known_ms, now_ms=now_ms),
         peak_since_ms=known_ms,
         commits=tuple(shown[:SHOWN]),
-        latencies=_counts(commit.verdict for commit in shown if commit.at_ms >= known_ms),
+        latencies=Counter(present(commit.verdict for commit in shown if commit.at_ms >= known_ms)),
         writers=_writers(changing),
     )
     if limit_ms is not None:
         verdict, judged_by = _judged(table, history.chosen, limit_ms)
         table = replace(table, verdict=verdict, judged_by=judged_by)
-    return replace(table, notes=tuple(_notes(table, history)))
+    return replace(table, notes=(*_notes_on_column(table, history), *_notes_on_commits(table, history)))
 
 
 def _usual(numbers: Sequence[int]) -> int | None:
@@ -217,7 +226,8 @@ def _usual(numbers: Sequence[int]) -> int | None:
 
 
 def _shown(commit: Commit, limit_ms: int | None) -> ShownCommit:
-    files = [file for file in commit.added if file.changes_data]
+    # A file that lost rows by a deletion vector is added again in place of itself, and not written.
+    files = [file for file in commit.added if file.changes_data and file.path not in commit.removed]
     rows = [file.rows for file in files]
     latency = latency_of(commit)
     return ShownCommit(
@@ -234,19 +244,9 @@ def _shown(commit: Commit, limit_ms: int | None) -> ShownCommit:
     )
 
 
-def _counts(verdicts: Iterator[Verdict | None]) -> Mapping[Verdict, int]:
-    counts: dict[Verdict, int] = {}
-    for verdict in verdicts:
-        if verdict is not None:
-            counts[verdict] = counts.get(verdict, 0) + 1
-    return counts
-
-
-def _writers(changing: Sequence[Commit]) -> tuple[tuple[Writer, int], ...]:
-    counts: dict[Writer, int] = {}
-    for commit in reversed(changing):
-        counts[commit.writer] = counts.get(commit.writer, 0) + 1
-    return tuple(counts.items())
+def _writers(changing: Sequence[Commit]) -> tuple[WriterCount, ...]:
+    counts = Counter(commit.writer for commit in reversed(changing))
+    return tuple(WriterCount(writer, n) for writer, n in counts.items())
 
 
 def _judged(table: TableAge, chosen: ChosenColumn, limit_ms: int) -> tuple[Verdict, str | None]:
@@ -276,30 +276,33 @@ def _judged(table: TableAge, chosen: ChosenColumn, limit_ms: int) -> tuple[Verdi
     return verdict, BY_EVENT_TIME
 
 
-def _notes(table: TableAge, history: History) -> Iterator[str]:
-    """Yields what a reader of the numbers of *table* should know, in sentences."""
+def _notes_on_column(table: TableAge, history: History) -> Iterator[str]:
+    """Yields why the newest event time is not known, or not exactly."""
     chosen, column = history.chosen, history.chosen.column
     if column is None and chosen.candidates:
-        yield f"it has several columns of times, and none is judged: name one with --column: {', '.join(chosen.candidates)}"
+        names = ", ".join(chosen.candidates)
+        yield f"none of its columns of times is judged until one is named with --column: {names}"
     elif column is None:
-        yield "it has no column of times: name a column of text with --column, or its age is that of the last commit"
+        yield "it has no column of times, so its last commit is judged; a column of text can be named with --column"
     elif table.age is None:
         yield f"no row has a time in `{column.name}`"
+    elif None in table.age and column.unindexed:
+        remedy = f"SET TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{column.name}')"
+        yield f"the log has no bounds of `{column.name}`: {column.unindexed}"
+        yield f"files that are written after ALTER TABLE delta.`{table.path}` {remedy} have them"
     elif None in table.age:
-        why = column.unindexed or "some files have no usable bounds of it, or only loose ones because of deleted rows"
-        yield f"the newest time in `{column.name}` is not known exactly: {why}"
-        if column.unindexed:
-            yield (
-                f"files written after ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES "
-                f"('delta.dataSkippingStatsColumns' = '{column.name}') have bounds of `{column.name}`"
-            )
-    if column is not None and column.kind not in INSTANTS[:1]:
+        yield f"some files have no bounds of `{column.name}`, or loose ones because rows were deleted"
+    if column is not None and column.kind != ZONED:
         yield f"`{column.name}` is of type {column.kind}: what has no time zone is read in that of --timezone"
+
+
+def _notes_on_commits(table: TableAge, history: History) -> Iterator[str]:
+    """Yields what does not fit this machine's clock, and why no commit is known that changed data."""
     if table.age is not None and table.age.high_ms is not None and table.age.high_ms < 0:
         yield f"the newest event time is {for_people(-table.age.high_ms)} ahead of this machine's clock"
     if table.commit_age_ms is not None and table.commit_age_ms < 0:
-        yield f"the last commit is {for_people(-table.commit_age_ms)} ahead of this machine's clock: a writer's clock is wrong"
-    if table.commit_at_ms is None:
-        what = f"the newest {counted(len(history.commits), 'commit')}" if history.commits else "its log"
-        gone = ": clean-up left only a checkpoint" if not history.commits else ""
-        yield f"{what} did not change data, as far as it can be seen{gone}; the age of older ones is not known"
+        yield f"the last commit is {for_people(-table.commit_age_ms)} ahead of this machine's clock"
+    if not history.commits:
+        yield f"clean-up left only the checkpoint of version {table.version}: it is not known when data changed"
+    elif table.commit_at_ms is None:
+        yield f"its {counted(len(history.commits), 'newest commit')} did not change data: it is not known when it did"

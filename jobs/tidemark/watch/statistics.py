@@ -18,11 +18,13 @@ from zoneinfo import ZoneInfo
 from tidemark.collecting import present
 from tidemark.watch.commits import UNBOUNDED, ChosenColumn, FileTimes, Span, TimeColumn
 
-INSTANTS, DAYS, TEXTS = ("timestamp", "timestamp_ntz"), ("date",), ("string",)
+ZONED = "timestamp"
+INSTANTS, DAYS, TEXTS = (ZONED, "timestamp_ntz"), ("date",), ("string",)
 INDEXED = "delta.dataSkippingNumIndexedCols"
 NAMED = "delta.dataSkippingStatsColumns"
 DEFAULT_INDEXED = 32
 """Columns of which Delta's writers keep statistics, unless a property says another number (-1: all)."""
+UTC_ZONE = ZoneInfo("UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -34,7 +36,7 @@ class Asked:
     """What a user asked for: names of columns of event times, and the zone of times without one."""
 
     names: tuple[str, ...] = ()
-    zone: ZoneInfo = ZoneInfo("UTC")
+    zone: ZoneInfo = UTC_ZONE
 
 
 def choose_column(metadata: Mapping[str, Any], asked: Asked) -> ChosenColumn:
@@ -85,7 +87,9 @@ def _why_unindexed(name: str, number: int, properties: Mapping[str, str]) -> str
         names = {each.strip(" `") for each in named.split(",")}
         return "" if name in names else f"the property {NAMED} does not name it"
     most = int(properties.get(INDEXED) or DEFAULT_INDEXED)
-    return "" if most < 0 or number <= most else f"it is column {number}, and writers keep statistics of the first {most}"
+    return (
+        "" if most < 0 or number <= most else f"it is column {number}, and writers keep statistics of the first {most}"
+    )
 
 
 def file_times(

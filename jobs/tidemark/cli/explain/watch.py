@@ -27,7 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     places = "Delta table, or folder with tables at any depth: a path, or a URL such as s3://BUCKET/FOLDER"
     parser.add_argument("places", metavar="PLACE", nargs="+", type=argument_type(location), help=places)
-    parser.add_argument("--limit", metavar="LENGTH", type=argument_type(_length_ms), help='such as "1 h": judge ages by it')
+    parser.add_argument(
+        "--limit", metavar="LENGTH", type=argument_type(_length_ms), help='such as "1 h": judge ages by it'
+    )
     parser.add_argument(
         "--column",
         metavar="NAME",
