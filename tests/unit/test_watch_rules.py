@@ -246,6 +246,7 @@ def stats(low: object, high: object, **more: object) -> dict[str, object]:
 
 ONE, TWO = "1970-01-01T00:00:01.000Z", "1970-01-01T00:00:02.000Z"
 TEXT = TimeColumn("at", "at", "string")
+LOOSE = {"tightBounds": False}
 DELETED = {"deletionVector": {"cardinality": 2}}
 
 
@@ -262,11 +263,11 @@ DELETED = {"deletionVector": {"cardinality": 2}}
         ({}, stats("2026-11-30T10:00:00+09:00", "2026-11-30T10:00:00Z"), TEXT, 5, UNBOUNDED),
         ({}, stats("a", "b"), TEXT, 5, UNBOUNDED),
         # Two of five rows are deleted: the newest of the others is between the bounds.
-        (DELETED, stats(ONE, TWO, tightBounds=False), AT.column, 3, FileTimes(1_000, Span(1_000, 2_001))),
+        (DELETED, stats(ONE, TWO, **LOOSE), AT.column, 3, FileTimes(1_000, Span(1_000, 2_001))),
         (DELETED, stats(ONE, TWO, tightBounds=True), AT.column, 3, times(1_000, 2_000)),
         # With nulls, those three may be null.
-        (DELETED, stats(ONE, TWO, tightBounds=False, nullCount={"at": 1}), AT.column, 3, FileTimes(1_000, Span(None, 2_001))),
-        ({"deletionVector": {"cardinality": 5}}, stats(ONE, TWO, tightBounds=False), AT.column, 0, None),
+        (DELETED, stats(ONE, TWO, nullCount={"at": 1}, **LOOSE), AT.column, 3, FileTimes(1_000, Span(None, 2_001))),
+        ({"deletionVector": {"cardinality": 5}}, stats(ONE, TWO, **LOOSE), AT.column, 0, None),
     ],
 )  # fmt: skip
 def test_bounds_of_a_file_say_what_is_known_of_its_times(

@@ -124,8 +124,7 @@ class _Log:
         stamped = [*self._newest(since_ms)]
         first = self._version + 1 - len(stamped)
         base = self._base(first)
-        if base >= 0:
-            stamped += (self._read(version) for version in range(first - 1, base, -1))
+        stamped += [self._read(version) for version in range(first - 1, base, -1)]
         checkpoint = _Checkpoint(self._path, self._checkpoints[base]) if base >= 0 else None
         metadata = self._metadata(stamped, checkpoint)
         chosen = choose_column(metadata, asked)
@@ -168,6 +167,8 @@ class _Log:
         after = [each for each in self._checkpoints if each >= first - 1]
         if before or after:
             return max(before) if before else min(after)
+        if self._has(0, first):
+            return -1
         missing = next(version for version in range(self._version, -1, -1) if version not in self._commits)
         file = self._path / LOG / f"{missing:020d}.json"
         raise DamagedLog(file, "it is missing, and no checkpoint has what it did")

@@ -212,7 +212,7 @@ def table_age(history: History, *, now_ms: int, since_ms: int, limit_ms: int | N
         peak=None if column is None else peak_of(seen, since_ms=known_ms, now_ms=now_ms),
         peak_since_ms=known_ms,
         commits=tuple(shown[:SHOWN]),
-        latencies=Counter(present(commit.verdict for commit in shown if commit.at_ms >= known_ms)),
+        latencies=dict(Counter(present(commit.verdict for commit in shown if commit.at_ms >= known_ms))),
         writers=_writers(changing),
     )
     if limit_ms is not None:
