@@ -21,6 +21,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from support.command_line import CommandOutput, tidemark
+from support.documented_commands import shown_commands, variants
 from tidemark.semantics.sla import Verdict
 from tidemark.watch.commits import Change, Clock, Span, Unreadable
 from tidemark.watch.reading import LEAST, find_tables, read_history
@@ -468,6 +469,15 @@ def test_the_document_has_all_that_is_known(lake: Path) -> None:
     assert (commit["rows"], commit["clock"], commit["change"], commit["verdict"]) == (1, "writer", "appended", "pass")
     assert orders["writers"] == [{"writer": commit["writer"], "commits": 1}]
     assert orders["latencies"] == {"pass": 1}
+
+
+@pytest.mark.parametrize(
+    "words", [variant for shown in shown_commands() for variant in variants(shown.text) if variant[:1] == ["watch"]]
+)
+def test_each_command_that_a_page_shows_runs(lake: Path, words: list[str]) -> None:
+    here = {"/data/gold": str(lake / "silver"), "s3://lake/silver": str(lake / "silver" / "orders")}
+    done = tidemark(lake, *(here.get(word, word) for word in words))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_page_is_one_file_that_shows_names_as_text(lake: Path) -> None:
