@@ -65,14 +65,16 @@ def find_tables(place: Path) -> Iterator[Path | Unreadable]:
         if (place / LOG).is_dir():
             yield place
             return
-        folders = sorted(
-            path for path in place.iterdir() if not (path.name.startswith(".") or path.is_symlink()) and path.is_dir()
-        )
+        if isinstance(place, ObjectPath):
+            folders = place.folders()
+        else:
+            folders = [path for path in place.iterdir() if path.is_dir() and not path.is_symlink()]
     except OSError as error:
         yield _not_read(place, place, error)
         return
-    for folder in folders:
-        yield from find_tables(folder)
+    for folder in sorted(folders):
+        if not folder.name.startswith("."):
+            yield from find_tables(folder)
 
 
 def read_history(path: Path, asked: Asked, since_ms: int) -> History | Unreadable:
