@@ -257,16 +257,17 @@ def remove(path: str, *, data: bool = True) -> Mapping[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "base_version", "first"),
+    ("checkpoints", "since_ms", "base_version", "first"),
     [
-        ([], -1, 0),
-        ([20, 40], 20, 21),  # of 132 versions the newest 100 begin with 32
-        ([20, 31], 31, 32),
-        ([99], 99, 32),  # older commits tell who wrote, and the checkpoint what they left
+        ([], NOON_MS, -1, 0),
+        ([20, 40], NOON_MS, 20, 21),  # of 132 versions the newest 100 begin with 32
+        ([20, 31], NOON_MS, 31, 32),
+        ([99], NOON_MS, 99, 32),  # older commits tell who wrote, and the checkpoint what they left
+        ([8, 31], TEN_MS + 10, 8, 9),  # the commit of version 9 is the newest one before that instant
     ],
 )
 def test_of_a_long_log_the_newest_commits_are_read_and_one_checkpoint(
-    tmp_path: Path, checkpoints: list[int], base_version: int, first: int
+    tmp_path: Path, checkpoints: list[int], since_ms: int, base_version: int, first: int
 ) -> None:
     assert LEAST == 100
     later = [[info("WRITE", TEN_MS + n), add(f"{n}.parquet", "11:00:00", "11:00:00")] for n in range(1, 132)]
@@ -274,7 +275,7 @@ def test_of_a_long_log_the_newest_commits_are_read_and_one_checkpoint(
     path = commits(tmp_path / "t", newest, *later)
     for version in checkpoints:
         DeltaTable(str(path), version=version).create_checkpoint()
-    history = read_history(path, Asked(), NOON_MS)
+    history = read_history(path, Asked(), since_ms)
     assert not isinstance(history, Unreadable)
     assert (history.base_version, [commit.version for commit in history.commits]) == (
         base_version,
@@ -350,6 +351,26 @@ def test_a_v2_checkpoint_has_its_files_in_sidecars(tmp_path: Path, as_json: bool
         str(log / "_sidecars" / sidecar),
         "it is missing, and the checkpoint needs it",
     )
+
+
+def test_a_checkpoint_in_parts_counts_if_all_are_there(tmp_path: Path) -> None:
+    path = commits(tmp_path / "t")
+    parts = [path / "_delta_log" / f"{3:020d}.checkpoint.{part:010d}.{2:010d}.parquet" for part in (1, 2)]
+    write_checkpoint(parts[0], table_of())
+    write_checkpoint(parts[1], [add("a", "10:00:00", "12:30:00")])
+    assert look(path).age == Span(HOUR // 2 - 1, HOUR // 2)
+    parts[1].unlink()
+    damaged = read_history(path, Asked(), 0)
+    assert isinstance(damaged, Unreadable)
+    assert (damaged.file, damaged.found) == (str(path / "_delta_log"), "it has neither a commit nor a checkpoint")
+
+
+def test_a_table_whose_commits_a_catalog_accepts_is_refused(tmp_path: Path) -> None:
+    path = commits(tmp_path / "t", [info("CREATE TABLE"), *table_of("catalogManaged")])
+    log = str(path / "_delta_log")
+    found = "it requires catalogManaged: a catalog may have commits that are not in the log yet"
+    refused = Unreadable(path, log, found, "ask the catalog for its newest commits")
+    assert read_history(path, Asked(), 0) == refused
 
 
 def test_a_checkpoint_may_have_statistics_as_columns_alone(tmp_path: Path) -> None:

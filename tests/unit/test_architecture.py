@@ -238,7 +238,7 @@ IMPORTS = {
         "facts account reports why.evidence why sla.incidents reports.paths reports.pages sla "
         "reports.what_if"
     ),
-    "watch": "collecting escaping semantics model.settings storage storage.delta query reports.pages",
+    "watch": "collecting escaping errors semantics model.settings storage storage.delta query reports.pages",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
         "recorded query account.owners model.slas facts reports cli.shared why.evidence why.causes why "

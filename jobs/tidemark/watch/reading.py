@@ -16,6 +16,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+from tidemark.errors import UnreadableFile
 from tidemark.storage.delta.snapshots import COMMIT, MALFORMED, DamagedLog, actions_of_commit
 from tidemark.storage.object_path import ObjectPath
 from tidemark.watch.commits import (
@@ -33,7 +34,7 @@ from tidemark.watch.statistics import ZONED, Asked, choose_column, file_times
 LOG = "_delta_log"
 LEAST, MOST = 100, 1_000
 """Commits that are read of a table: the newest LEAST, and those of the interval up to MOST."""
-AT_ONCE = 10_000
+AT_ONCE = 2_000
 """Rows of a checkpoint that are looked at together."""
 REQUESTS = 16
 """Tables in an object store that are read at once: each commit is a request."""
@@ -65,10 +66,11 @@ def find_tables(place: Path) -> Iterator[Path | Unreadable]:
         if (place / LOG).is_dir():
             yield place
             return
-        if isinstance(place, ObjectPath):
-            folders = place.folders()
-        else:
-            folders = [path for path in place.iterdir() if path.is_dir() and not path.is_symlink()]
+        folders: list[Path] = (
+            [*place.folders()]
+            if isinstance(place, ObjectPath)
+            else [path for path in place.iterdir() if path.is_dir() and not path.is_symlink()]
+        )
     except OSError as error:
         yield _not_read(place, place, error)
         return
@@ -81,6 +83,8 @@ def read_history(path: Path, asked: Asked, since_ms: int) -> History | Unreadabl
     """Returns the history of the table at *path*, with its commits since *since_ms* at least, up to MOST."""
     try:
         return _Log(path).history(asked, since_ms)
+    except UnreadableFile as refused:
+        return Unreadable(path, str(refused.file), refused.found, refused.remedy)
     except DamagedLog as damage:
         return Unreadable(path, str(damage.file), damage.found, RESTORE)
     except OSError as error:
@@ -122,7 +126,7 @@ class _Log:
         self._version = max([*self._commits, *self._checkpoints])
 
     def history(self, asked: Asked, since_ms: int) -> History:
-        """Returns what the log says; raises DamagedLog, or OSError."""
+        """Returns what the log says; raises DamagedLog, UnreadableFile or OSError."""
         stamped = [*self._newest(since_ms)]
         first = self._version + 1 - len(stamped)
         base = self._base(first)
@@ -190,7 +194,8 @@ class _Log:
             from tidemark.storage.delta.requirements import OF_CATALOGS
 
             if of_catalog := OF_CATALOGS.intersection(features):
-                raise DamagedLog(self._path / LOG, f"its newest commits are with a catalog ({', '.join(of_catalog)})")
+                found = f"it requires {', '.join(of_catalog)}: a catalog may have commits that are not in the log yet"
+                raise UnreadableFile(self._path / LOG, found, "ask the catalog for its newest commits")
         return dict(metadata)
 
 
