@@ -119,6 +119,7 @@ def test_without_statistics_the_newest_time_is_unknown_until_the_last_commit_is_
     assert (table.commits[0].latency, table.commits[0].verdict) == (Span(None, None), Verdict.UNKNOWN)
     table = look(path, now_ms=made + HOUR)
     assert (table.verdict, table.judged_by) == (Verdict.ERROR, "commit")
+    assert table.notes[-1] == "its age may be below the limit, but no commit has changed data for 1 h"
 
 
 def test_a_column_beyond_the_indexed_ones_is_told_with_the_remedy(tmp_path: Path) -> None:
@@ -472,7 +473,7 @@ def test_the_exit_status_says_if_all_tables_keep_the_limit(lake: Path) -> None:
         True,
     )
     assert orders in missing.stdout
-    for wrong in (["--limit", "soon"], ["--timezone", "Mars/Olympus"], ["--over", "0 h"]):
+    for wrong in (["--limit", "soon"], ["--timezone", "Mars/Olympus"], ["--over", "0 h"], ["--html", "no/page.html"]):
         with pytest.raises(SystemExit) as ended:
             watch(lake, silver, *wrong)
         assert ended.value.code == 2

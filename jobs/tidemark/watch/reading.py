@@ -81,6 +81,12 @@ def find_tables(place: Path) -> Iterator[Path | Unreadable]:
 
 def read_history(path: Path, asked: Asked, since_ms: int) -> History | Unreadable:
     """Returns the history of the table at *path*, with its commits since *since_ms* at least, up to MOST."""
+    read = _read_once(path, asked, since_ms)
+    # A writer may have made or removed commits while the log was listed, so that one of them seemed to be missing.
+    return _read_once(path, asked, since_ms) if isinstance(read, Unreadable) else read
+
+
+def _read_once(path: Path, asked: Asked, since_ms: int) -> History | Unreadable:
     try:
         return _Log(path).history(asked, since_ms)
     except UnreadableFile as refused:

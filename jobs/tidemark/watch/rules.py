@@ -302,6 +302,8 @@ def _notes_on_commits(table: TableAge, history: History) -> Iterator[str]:
         yield f"the newest event time is {for_people(-table.age.high_ms)} ahead of this machine's clock"
     if table.commit_age_ms is not None and table.commit_age_ms < 0:
         yield f"the last commit is {for_people(-table.commit_age_ms)} ahead of this machine's clock"
+    if table.judged_by == BY_COMMIT and table.column is not None and table.commit_age_ms is not None:
+        yield f"its age may be below the limit, but no commit has changed data for {for_people(table.commit_age_ms)}"
     if not history.commits:
         yield f"clean-up left only the checkpoint of version {table.version}: it is not known when data changed"
     elif table.commit_at_ms is None:

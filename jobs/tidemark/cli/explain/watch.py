@@ -52,7 +52,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of times that have none, such as Europe/Berlin (default: %(default)s)",
     )
     add_format(parser, ("table", "json"))
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a page to this file")
+    page = "also write a page to this file"
+    parser.add_argument("--html", metavar="FILE", type=argument_type(_new_file), help=page)
 
 
 def _length_ms(text: str) -> int:
@@ -60,6 +61,13 @@ def _length_ms(text: str) -> int:
         return length_ms
     msg = f'a length has a number above 0 and a unit (ms, s, min, h, d), got {text!r}; write, for example, "1 h"'
     raise InvalidArgument(msg)
+
+
+def _new_file(text: str) -> Path:
+    if not Path(text).parent.is_dir() or Path(text).is_dir():
+        msg = f"a page is a file in a folder that exists, got {text!r}; make the folder, or name another file"
+        raise InvalidArgument(msg)
+    return Path(text)
 
 
 def _zone(name: str) -> ZoneInfo:
