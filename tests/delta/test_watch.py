@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from support.command_line import CommandOutput, tidemark
 from support.documented_commands import shown_commands, variants
+from tidemark.model.settings.intervals import utc
 from tidemark.semantics.sla import Verdict
 from tidemark.watch.commits import Change, Clock, Span, Unreadable
 from tidemark.watch.reading import LEAST, find_tables, read_history
@@ -109,6 +111,37 @@ def test_only_commits_that_change_data_are_fresh(tmp_path: Path) -> None:
     table.merge(rows(50), "s.id = t.id", source_alias="s", target_alias="t").when_matched_update_all().execute()
     assert last() == (stamps(path)[-1], at_ms(50))
     assert look(path).commits[0].change is Change.REPLACED
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_newest_time_of_the_log_is_that_of_the_rows(tmp_path: Path, seed: int) -> None:
+    """delta-rs reads the rows of each version."""
+    choice = random.Random(seed)
+    path = append(tmp_path / "t", rows(30))
+    for _ in range(12):
+        table, minute = DeltaTable(str(path)), choice.randrange(60)
+        match choice.choice(["append", "append", "delete", "optimize", "restore", "checkpoint"]):
+            case "append":
+                append(path, rows(minute, choice.randrange(60)))
+            case "delete":
+                table.delete(f"at >= '2014-11-30T10:{minute:02}:00Z'")
+            case "optimize":
+                table.optimize.compact()
+            case "restore" if table.version():
+                table.restore(choice.randrange(table.version()))
+            case "checkpoint":
+                table.create_checkpoint()
+        newest = newest_row(DeltaTable(str(path)))
+        found = look(path).newest
+        assert (found is None) == (newest is None)
+        if found is not None and newest is not None:
+            # A row has 456 µs beyond the lower bound.
+            assert newest - timedelta(microseconds=456) == utc(found.low_ms or 0)
+
+
+def newest_row(table: DeltaTable) -> datetime | None:
+    newest: datetime | None = pl.DataFrame(table.to_pyarrow_table())["at"].max()  # type: ignore[assignment]
+    return newest
 
 
 def test_without_statistics_the_newest_time_is_unknown_until_the_last_commit_is_late(tmp_path: Path) -> None:
