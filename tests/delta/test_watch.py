@@ -506,6 +506,7 @@ def test_the_exit_status_says_if_all_tables_keep_the_limit(lake: Path) -> None:
         True,
     )
     assert orders in missing.stdout
+    assert watch(lake, orders, silver, orders).stdout.count(f"{orders} ") == 1
     for wrong in (["--limit", "soon"], ["--timezone", "Mars/Olympus"], ["--over", "0 h"], ["--html", "no/page.html"]):
         with pytest.raises(SystemExit) as ended:
             watch(lake, silver, *wrong)

@@ -44,12 +44,12 @@ Action = Mapping[str, Any]
 
 
 def watched(places: Sequence[Path], asked: Asked, since_ms: int) -> list[History | Unreadable]:
-    """Returns the tables below *places*, in the order of their paths, with their commits since *since_ms* at least."""
+    """Returns each table below *places* once, in their order, with its commits since *since_ms* at least."""
 
     def read(table: Path | Unreadable) -> History | Unreadable:
         return table if isinstance(table, Unreadable) else read_history(table, asked, since_ms)
 
-    found = [table for place in places for table in find_tables(place)]
+    found = dict.fromkeys(table for place in places for table in find_tables(place))
     # Python threads do not quicken what this machine's disk has.
     if not any(isinstance(place, ObjectPath) for place in places):
         return [*map(read, found)]
