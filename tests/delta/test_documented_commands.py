@@ -46,6 +46,7 @@ RUN_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "serve-metrics": ("delta/test_metrics.py", "serve_metrics"),
     "topic": ("airflow/test_first_topology.py", "go_through"),
     "up": ("airflow/test_first_topology.py", "go_through"),
+    "watch": ("delta/test_watch.py", "shown_commands"),
 }
 """By the words that a command has, a file of tests that runs it, and what it has about the command."""
 GUIDES: Mapping[str, tuple[str, str]] = {

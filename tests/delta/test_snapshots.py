@@ -319,13 +319,13 @@ def test_of_a_known_log_only_what_is_new_is_read(
     before = newest_snapshot(path)
     files = dict(before.data_files) if before else {}
     change(path)
-    read, whole = list[str](), snapshots._of_commit
+    read, whole = list[str](), snapshots.actions_of_commit
 
     def counted(file: Path) -> list[dict[str, Any]]:
         read.append(file.name)
         return whole(file)
 
-    monkeypatch.setattr(snapshots, "_of_commit", counted)
+    monkeypatch.setattr(snapshots, "actions_of_commit", counted)
     known = newest_snapshot(path)
     assert len(read) == commits_read
     assert known == snapshot_of(path)

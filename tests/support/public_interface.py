@@ -118,6 +118,8 @@ def _json_keys(home: Path) -> Iterator[str]:
         at = ("--warehouse", str(home / "warehouse"))
         answer = tidemark(home, *at, command, str(home / TOPOLOGY), *words, "--format", "json")
         yield from sorted({f"{command}{path}" for path in _keys(json.loads(answer.stdout), names)})
+    answer = tidemark(home, "watch", str(home / "warehouse"), "--format", "json")
+    yield from sorted({f"watch{path}" for path in _keys(json.loads(answer.stdout), ())})
     # The topologies of a project, so the folder becomes one.
     for folder in ("topologies", "expectations"):
         (home / folder).mkdir()

@@ -245,10 +245,11 @@ IMPORTS = {
         "facts account reports why.evidence why sla.incidents reports.paths reports.pages sla "
         "reports.what_if"
     ),
+    "watch": "collecting escaping errors semantics model.settings storage storage.delta query reports.pages",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
         "recorded query account.owners model.slas facts reports cli.shared why.evidence why.causes why "
-        "sla.incidents reports.paths reports.pages sla reports.what_if reports.documents"
+        "sla.incidents reports.paths reports.pages sla reports.what_if reports.documents watch"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "

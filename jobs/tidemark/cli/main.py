@@ -43,6 +43,7 @@ examples:
   tidemark test flights                         runs those of one topology
   tidemark jars                                 downloads the JVM jars, if no `make setup` has done it
   tidemark docs                                 for developers: writes the references of docs/
+  tidemark watch /data/gold --limit "1 h"       shows the age of Delta tables that any program writes, and who writes
   tidemark tables                               lists the tables and their sizes
   tidemark sql "select operator, max(max_ms) from operator_batches group by 1"
   tidemark sql --format csv "from batches"      prints a table; the dialect is DuckDB's
@@ -99,6 +100,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "outside.schema",
         "print or write JSON Schemas of files of topologies, tests, SLAs and channels, for editors",
     ),
+    ("watch", "explain.watch", "show the age of Delta tables that any program writes, from their logs"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
     ("reconcile", "audit.reconcile", "compare counts of records per hour: broker, source, operators and tables"),

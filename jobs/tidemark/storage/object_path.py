@@ -108,10 +108,20 @@ class ObjectPath(PosixPath):
 
     def iterdir(self) -> Generator[ObjectPath, None, None]:
         """Yields the objects and folders in it; none in a missing one."""
+        folders, objects = self._listed()
+        yield from (*folders, *objects)
+
+    def folders(self) -> list[ObjectPath]:
+        """Returns the folders in it; to ask each path of `iterdir` would be a request for each."""
+        return self._listed()[0]
+
+    def _listed(self) -> tuple[list[ObjectPath], list[ObjectPath]]:
+        """Returns the folders in it, and the objects."""
         with _file_errors(self):
             listing = self._store.list_with_delimiter(f"{self._key}/")
-        names = [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]
-        yield from (self / name.rstrip("/").rpartition("/")[2] for name in names)
+        names = (listing["common_prefixes"], (entry["path"] for entry in listing["objects"]))
+        folders, objects = ([self / name.rstrip("/").rpartition("/")[2] for name in each] for each in names)
+        return folders, objects
 
     def glob(self, pattern: str) -> Generator[ObjectPath, None, None]:
         """Yields the paths that *pattern* matches, name by name.

@@ -251,7 +251,7 @@ def _with_later_commits(path: Path, before: ReadLog, known: _Actions) -> ReadLog
     while (later := log_file(path, f"{actions.number + 1:020d}.json")) != NO_TABLE:
         actions, newest = (actions.copy() if actions is known else actions), later
         file = path / "_delta_log" / later.name
-        _apply(actions, file, actions.number + 1, _of_commit(file))
+        _apply(actions, file, actions.number + 1, actions_of_commit(file))
     return before if actions is known else ReadLog(newest, _snapshot(actions, path), actions)
 
 
@@ -397,13 +397,12 @@ def _commits(log: Path) -> Iterator[tuple[Path, int, Iterable[Mapping[str, Any]]
         yield file, since, _of_checkpoint(file)
     for version in commits:
         file = log / f"{version:020d}.json"
-        yield file, version, _of_commit(file)
+        yield file, version, actions_of_commit(file)
 
 
-def _of_commit(file: Path) -> list[dict[str, Any]]:
+def actions_of_commit(file: Path) -> list[dict[str, Any]]:
     """Returns the actions of the commit in *file*; raises DamagedLog or OSError."""
-    with open(file, "rb") as commit:
-        content = commit.read()
+    content = file.read_bytes()
     try:
         actions: list[dict[str, Any]] = json.loads(b"[%s]" % b",".join(filter(None, content.splitlines())))
         is_batch = any("batch_id" in action["commitInfo"] for action in actions if "commitInfo" in action)

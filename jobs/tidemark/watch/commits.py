@@ -1,0 +1,153 @@
+"""The commits of a Delta table, as its log has them.
+
+Instants are epoch ms. Each is one of two clocks': event times are of whoever produced the records, and commits are of
+the clock that `Clock` names. Nothing is corrected or clamped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Clock(StrEnum):
+    """Whose clock stamped a commit."""
+
+    IN_COMMIT = "in_commit"
+    """The writer's; the table makes sure that it never goes back (in-commit timestamps)."""
+    WRITER = "writer"
+    """The writer's, as it reports it in `commitInfo`."""
+    FILE = "file"
+    """That of the file system or object store: the commit has no time, and its file was written then."""
+
+
+class Change(StrEnum):
+    """What a commit did to the data of its table."""
+
+    APPENDED = "appended"
+    REPLACED = "replaced"
+    """It removed rows, and may have added others: MERGE, UPDATE, DELETE, an overwrite."""
+    NONE = "none"
+    """OPTIMIZE, VACUUM, RESTORE, other properties or columns, or a commit without rows."""
+
+
+class Span(NamedTuple):
+    """A length or an instant that is known to lie between two, both included; None: there is no bound on that side."""
+
+    low_ms: int | None
+    high_ms: int | None
+
+
+class FileTimes(NamedTuple):
+    """What a log says of the event times in a file.
+
+    No visible row is older than `oldest_ms`, if that is known, and the newest one lies in `newest`.
+    """
+
+    oldest_ms: int | None
+    newest: Span
+
+
+UNBOUNDED = FileTimes(None, Span(None, None))
+"""The times of a file without statistics of the column."""
+
+
+@dataclass(frozen=True)
+class AddedFile:
+    """A file that a commit added.
+
+    `rows` are those that are visible, None if the log does not say. `times` is None if no row has an event time.
+    `changes_data` is False for rows that were in other files before.
+    """
+
+    path: str
+    size: int
+    rows: int | None
+    changes_data: bool
+    times: FileTimes | None
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who wrote a commit; each is None if the log does not say.
+
+    `query` is the application whose transaction identifier the commit has, of Spark the id of a streaming query.
+    `airflow` is DAG and task. The `run` of a DAG or job, and the `batch` of a query, make no other writer.
+    """
+
+    engine: str | None = None
+    job: str | None = None
+    query: str | None = None
+    airflow: str | None = None
+    run: str | None = field(default=None, compare=False)
+    batch: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A version of a table: when it was stamped, by which clock, and what it did.
+
+    `removes_data` is True if rows that were visible before were removed.
+    """
+
+    version: int
+    at_ms: int
+    clock: Clock
+    operation: str
+    writer: Writer
+    added: tuple[AddedFile, ...] = ()
+    removed: tuple[str, ...] = ()
+    removes_data: bool = False
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """The column whose values are event times.
+
+    `physical` is its name in files and statistics, and `kind` Delta's type. `unindexed` says why writers keep no
+    statistics of it; empty: they do.
+    """
+
+    name: str
+    physical: str
+    kind: str
+    is_partition: bool = False
+    unindexed: str = ""
+
+
+@dataclass(frozen=True)
+class ChosenColumn:
+    """The column of event times; None if there is none, or several `candidates`. `named` is True if a user named it."""
+
+    column: TimeColumn | None
+    candidates: tuple[str, ...] = ()
+    is_named: bool = False
+
+
+@dataclass(frozen=True)
+class History:
+    """What was read of a table's log.
+
+    `commits` are the newest ones, ascending and without a gap; none if the log was cleaned up to its checkpoint. `base`
+    has the files of version `base_version` (-1: none, the table began then).
+    """
+
+    path: Path
+    version: int
+    chosen: ChosenColumn
+    commits: tuple[Commit, ...]
+    base_version: int
+    base: Mapping[str, FileTimes | None]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A table, or a folder of tables, that cannot be read: the file, what was seen there, and the remedy."""
+
+    path: Path
+    file: str
+    found: str
+    remedy: str
