@@ -178,9 +178,11 @@ class Walk:
         findings = list(drivers(self._scene, name))
         # Without a batch there is no table to reason from.
         if not self._scene.of(name).tables.batches.height:
+            if findings or self._scene.of(name).has_finished:
+                return findings
             # A driver that has planned its first batch since its newest heartbeat has nothing wrong.
             seen = f"the first batch of {self._scene.sub(name).name} was planned, and has not finished"
-            return findings or [self._scene.finding(BEING_READ, name, seen, "wait")]
+            return [self._scene.finding(BEING_READ, name, seen, "wait")]
         findings += self._walk(name)
         for rule in rules():
             findings += rule(self._scene, name)
