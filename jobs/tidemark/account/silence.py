@@ -4,7 +4,8 @@ A result on its way is late when it is older than results usually are when they 
 day before, by more than a trigger. Where nothing is on its way, the table is late when its newest row is older by more
 than a trigger than it usually was just before the next one came. Of fewer than 20 results in that day these lengths are
 at least those that settings have on the way to it. A table that has never had a row is asked for in any case, since its
-reader waits for the first one.
+reader waits for the first one. An operator that has sent results to others is not asked for: which records these were
+is accounted for where they end.
 """
 
 from __future__ import annotations

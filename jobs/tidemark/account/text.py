@@ -64,11 +64,18 @@ def each_did(explanation: Explanation) -> list[str]:
     >>> waits = Leaf(owner="trigger", detail="", stream="shop/top", amount_ms=19, usual_ms=1_000)
     >>> each_did(Explanation(answer=Answer.CANNOT_BE_KEPT, leaves=(waits,), has_history=False))
     ['`shop/top` waited 19 ms until it looked again']
+    >>> unread = Leaf(owner="topic", detail="orders", records=36, is_estimate=True, became=Became.NOT_PRODUCED)
+    >>> each_did(Explanation(answer=Answer.EXPLAINED, leaves=(unread,), has_history=False))
+    ['the records of `orders` were not produced']
     """
-    if explanation.answer is not Answer.CANNOT_BE_KEPT:
-        return [*map(did, explanation.leaves)]
-    # What is expected of it is its whole length.
-    return [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
+    leaves = explanation.leaves
+    if explanation.answer is Answer.CANNOT_BE_KEPT:
+        # What is expected of it is its whole length.
+        leaves = tuple(replace(leaf, usual_ms=0) for leaf in leaves)
+    if not explanation.has_history:
+        # Nobody knows how many usually come.
+        leaves = tuple(replace(leaf, records=None) if leaf.is_estimate else leaf for leaf in leaves)
+    return [*map(did, leaves)]
 
 
 def did(leaf: Leaf) -> str:
@@ -112,6 +119,8 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
     '6 records of `more` partition 0, late: topology change of `more`'
     >>> did(Leaf(owner="absence", detail="shop/sums", became=Became.UNREAD, records=24, is_estimate=True))
     'about 24 records usually come in the time in which nobody looked for any: absence of `shop/sums`'
+    >>> did(Leaf(owner="absence", detail="shop/sums", became=Became.UNREAD, is_estimate=True))
+    'nobody looked for records: absence of `shop/sums`'
     """
     is_of_topic = path_of((leaf.owner, leaf.detail, leaf.stream))[0][0] == TOPIC
     records = "the records" if leaf.records is None else f"{leaf.records:,} record{'s' * (leaf.records != 1)}"
@@ -119,11 +128,14 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
     source, _, partition = of.partition("/")
     if of:
         records += f" of `{source}`" + (f" partition {partition}" if leaf.partition and partition else "")
-    records = f"about {records}" if leaf.is_estimate else records
+    is_counted = leaf.is_estimate and leaf.records is not None
+    records = f"about {records}" if is_counted else records
     whose = f"{leaf.owner.replace('_', ' ')} of {place_of(leaf)}"
     come, were = ("comes", "was") if leaf.records == 1 else ("come", "were")
     if became is Became.NOT_PRODUCED:
-        return f"{records}{f' that usually {come}' if leaf.is_estimate else ''} {were} not produced"
+        return f"{records}{f' that usually {come}' if is_counted else ''} {were} not produced"
+    if became is Became.UNREAD and leaf.is_estimate and leaf.records is None:
+        return f"nobody looked for records: {whose}"
     if became is Became.UNREAD and leaf.is_estimate:
         return f"{records} usually {come} in the time in which nobody looked for any: {whose}"
     parts = [records]

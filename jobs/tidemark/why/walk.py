@@ -304,7 +304,9 @@ class Walk:
                 return waiting[0]
             newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
             subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
-            silence = f"{subject} been silent for {for_people(newest_ms)}; before, {came}"
+            # A new driver may have looked since then, and told nothing yet.
+            known = "" if self._scene.of(newest).driver.looks else " by the newest look that is known"
+            silence = f"{subject} been silent for {for_people(newest_ms)}{known}; before, {came}"
             observation = "; ".join([silence, *(observation for observation, _ in aside)])
             check = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
             remedy = "; ".join(dict.fromkeys([check, *(remedy for _, remedy in aside)]))

@@ -178,6 +178,9 @@ def on_the_clock(text: str, zone: tzinfo = UTC, *, has_zone: bool = False) -> st
 
     >>> on_the_clock("done since 2026-01-31T12:00:00.000Z: 2026-01-31T11:59:59.999Z has passed")
     'done since 2026-01-31 12:00:00: 2026-01-31 11:59:59.999 has passed'
+    >>> from zoneinfo import ZoneInfo
+    >>> on_the_clock("since 2026-10-25T01:30:00.000Z", ZoneInfo("Europe/Berlin"), has_zone=True)
+    'since 2026-10-25 02:30:00 CET'
     """
 
     def shown(match: re.Match[str]) -> str:
