@@ -40,7 +40,7 @@ setup: .venv/.ready .venv/.compiled .jars/.ready .jars/broker.jsa .jars/classes.
 	@rm -rf .jars/cache && touch $@
 
 # It writes the archive when it ends, which is given time.
-BROKER_ONCE := from pathlib import Path; from tidemark.control import process; from tidemark.embedded import broker; \
+BROKER_ONCE := from pathlib import Path; from tidemark.control import process; from tidemark.local import broker; \
 	home = Path(".jars/once"); broker.create_topics(broker.start(home).address, {"once": 1}); \
 	process.stop(home, broker.NAME, grace_s=120)
 .jars/broker.jsa: .jars/.ready

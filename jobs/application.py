@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from tidemark.api.application import ApplicationOptions, run_application
 from tidemark.control.driver_folder import DriverFolder
 from tidemark.errors import argument_type
-from tidemark.escaping import log_to_stderr
+from tidemark.safe_text import log_to_stderr
 from tidemark.storage.location import location
 from tidemark.stream.driver.launch import add_launch_options
 

@@ -13,7 +13,6 @@ from operator import itemgetter
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.clock import wall_clock_ms
-from tidemark.escaping import log_to_stderr
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.maintenance.sizes import Size, TablePlace, sizes
 from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
@@ -23,6 +22,7 @@ from tidemark.model.tables.catalog import MAINTENANCE
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
 from tidemark.reports.batch_job import parse, parser, report_lock
+from tidemark.safe_text import log_to_stderr
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import append, create
 

@@ -11,8 +11,8 @@ import sys
 import time
 
 from tidemark.cli.shared.output import flush, say
+from tidemark.demo import publish
 from tidemark.errors import TidemarkError
-from tidemark.feed import publish
 
 
 def main() -> None:

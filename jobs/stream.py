@@ -17,9 +17,9 @@ from pathlib import Path
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.control.driver_folder import DriverFolder
 from tidemark.errors import argument_type
-from tidemark.escaping import log_to_stderr
 from tidemark.model.topology import Time
 from tidemark.reports.batch_job import add_bootstrap
+from tidemark.safe_text import log_to_stderr
 from tidemark.storage.location import location
 from tidemark.stream.driver.launch import add_launch_options
 from tidemark.stream.driver.shared_session import SharedSession

@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
-from tidemark.escaping import one_line
+from tidemark.safe_text import one_line
 
 T = TypeVar("T")
 

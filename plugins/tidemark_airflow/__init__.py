@@ -15,11 +15,11 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
-    "OneRunPerInterval": "tasks.assets",
-    "complete_table": "tasks.assets",
+    "OneRunPerInterval": "operators.assets",
+    "complete_table": "operators.assets",
     "refuse_mistakes": "dags.mistakes",
-    "stream_table": "tasks.assets",
-    "table_asset": "tasks.assets",
+    "stream_table": "operators.assets",
+    "table_asset": "operators.assets",
     "topology_dags": "dags.factory",
 }
 

@@ -18,8 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
 from tidemark_airflow.dags.settings import TOPOLOGIES
-from tidemark_airflow.tasks.assets import TableTrigger, TopologyJob, stream_table, table_asset, table_state
-from tidemark_airflow.tasks.spark import BatchJob
+from tidemark_airflow.operators.assets import TableTrigger, TopologyJob, stream_table, table_asset, table_state
+from tidemark_airflow.operators.spark import BatchJob
 
 FLIGHTS = load(TOPOLOGIES / "flights.toml")
 
@@ -119,6 +119,6 @@ def test_a_stream_table_reports_commits_once_across_a_restart(tmp_path: Path, mo
 def test_a_stream_table_is_polled_once_a_minute_by_default() -> None:
     (watcher,) = stream_table("flights", "status", "changes").watchers
     assert watcher.trigger.serialize() == (
-        "tidemark_airflow.tasks.assets.TableTrigger",
+        "tidemark_airflow.operators.assets.TableTrigger",
         {"topology": "flights", "sub_topology": "status", "table": "changes", "every_s": 60.0},
     )

@@ -25,8 +25,8 @@ import pytest
 from support.mail_and_webhook import Inbox, Receiver
 from support.supervised_streams import NUMBERS, SPARK, Stage, Supervised, staged
 from tidemark.control.process import free_port, wait_until
-from tidemark.embedded import airflow
-from tidemark.embedded.airflow_api import ENDED, AirflowApi
+from tidemark.local import airflow
+from tidemark.local.airflow_api import ENDED, AirflowApi
 
 # `tests/objectstore/test_driver.py` has a short case: one secret, in arguments, logs and files.
 LONG = pytest.mark.long

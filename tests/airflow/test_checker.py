@@ -18,7 +18,7 @@ from tidemark.model.project.files import VARIABLE
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, CHANGES
 from tidemark.sla.checker_lines import Asked, Settings
-from tidemark_airflow.tasks.checks import CheckerHost
+from tidemark_airflow.operators.checks import CheckerHost
 
 TOPOLOGY = """
 name = "t"

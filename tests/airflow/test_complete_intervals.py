@@ -20,8 +20,8 @@ from support.postgres import NEEDS_POSTGRES, Database, served
 from support.replayed_days import HOURS, TOML, Days, completed_by, counted, key
 from support.supervised_streams import HEARD
 from tidemark.control import process
-from tidemark.embedded import airflow
-from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
+from tidemark.local import airflow
+from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.query.sql import Warehouse
 

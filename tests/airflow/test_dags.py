@@ -26,9 +26,9 @@ from tidemark.model.topology import load
 from tidemark.why.walk import why
 from tidemark_airflow.dags import settings as dag_settings
 from tidemark_airflow.dags.hours import HourlyReportSensor
-from tidemark_airflow.tasks import sla as sla_tasks
-from tidemark_airflow.tasks.spark import BatchJob
-from tidemark_airflow.tasks.stream import StreamOperator
+from tidemark_airflow.operators import sla as sla_tasks
+from tidemark_airflow.operators.spark import BatchJob
+from tidemark_airflow.operators.stream import StreamOperator
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 PLUGINS = DAGS.with_name("plugins")
@@ -229,7 +229,7 @@ def test_what_the_checker_finds_is_delivered_and_judged_by_suites(dagbag: DagBag
     assert asset.name == "tidemark_flights_asked"
     (watcher,) = asset.watchers
     kind, keys = watcher.trigger.serialize()
-    assert (kind, keys) == ("tidemark_airflow.tasks.checks.CheckTrigger", {"topology": "flights"})
+    assert (kind, keys) == ("tidemark_airflow.operators.checks.CheckTrigger", {"topology": "flights"})
     # Each parse of a file that names the asset without its watcher would cancel the trigger.
     asks = dagbag.dags["tidemark_flights_reports"].get_task("judge_suites").outlets[-1]
     assert (asks.name, [each.trigger.serialize() for each in asks.watchers]) == (asset.name, [(kind, keys)])

@@ -10,8 +10,8 @@ import pytest
 from support.airflow_checkout import PROJECT, own_checkout
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.embedded import airflow
-from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.local import airflow
+from tidemark.local.airflow_api import AirflowApi
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS, SLA_RESULTS

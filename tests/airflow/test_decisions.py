@@ -22,13 +22,13 @@ from support.supervised_streams import HEARD, RIGHT_TO_KILL
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control
-from tidemark.embedded import airflow, broker
-from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.errors import InvalidArgument
+from tidemark.local import airflow, broker
+from tidemark.local.airflow_api import AirflowApi
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
-from tidemark_airflow.tasks.decisions import (
+from tidemark_airflow.operators.decisions import (
     AnswerTrigger,
     DecisionOperator,
     _body,
@@ -38,7 +38,7 @@ from tidemark_airflow.tasks.decisions import (
     command_in,
     words_of,
 )
-from tidemark_airflow.tasks.driver import NAME, Driver
+from tidemark_airflow.operators.driver import NAME, Driver
 
 QUESTIONS = "tidemark_play_decisions"
 STREAMS = "play_streams"
@@ -54,7 +54,7 @@ TESTS = Path(os.environ["TIDEMARK_TESTS"])
 sys.path.append(str(TESTS))
 from airflow.sdk import DAG
 from support.supervised_streams import FIRST_LOOK_S, RIGHT_TO_KILL
-from tidemark_airflow.tasks.stream import StreamOperator, Supervision
+from tidemark_airflow.operators.stream import StreamOperator, Supervision
 
 
 class StandIn(StreamOperator):
@@ -172,7 +172,7 @@ def test_a_task_that_airflow_does_not_run_is_an_answer(tmp_path: Path, monkeypat
     trigger = AnswerTrigger(home=str(home), dag_id="d", question="q", poll_s=0.01, first_look_s=0)
     # Its scheduler is late once; the question is parked then, and is not scheduled again after its answer.
     states = iter(["unscheduled"] * 23 + [None] + ["unscheduled"] * 24)
-    monkeypatch.setattr("tidemark_airflow.tasks.decisions.answer_to", lambda *_: next(states))
+    monkeypatch.setattr("tidemark_airflow.operators.decisions.answer_to", lambda *_: next(states))
     assert [trigger._answer() for _ in range(48)] == [None] * 47 + ["unscheduled"]
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from support.topologies import orders_in_files
 from tidemark.control.process import wait_until, without_airflow
-from tidemark.embedded import airflow
+from tidemark.local import airflow
 from tidemark.model.project.connections import read_clusters
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.toml_files import read_toml

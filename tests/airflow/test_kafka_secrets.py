@@ -16,8 +16,8 @@ from tidemark.control import process
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.liveness import RightToKill
-from tidemark_airflow.tasks.driver import NAME, Driver
-from tidemark_airflow.tasks.stream import StreamOperator, Supervision
+from tidemark_airflow.operators.driver import NAME, Driver
+from tidemark_airflow.operators.stream import StreamOperator, Supervision
 
 HERE = Path(__file__).parent
 RIGHT_TO_KILL = RightToKill(silent_s=1.0, starting_s=10.0, working_s=2.0, draining_s=1.0)

@@ -35,10 +35,10 @@ from support.topologies import aggregate, repartition, sink, source, table, topo
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.embedded import airflow, broker, stack
-from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
-from tidemark.embedded.conductor import Conductor
-from tidemark.embedded.stack import Home
+from tidemark.local import airflow, broker, stack
+from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi
+from tidemark.local.conductor import Conductor
+from tidemark.local.stack import Home
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_event_rows import event_of
 from tidemark.model.sla_events import Alert, SlaResult

@@ -20,8 +20,8 @@ from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark_airflow.dags.settings import TOPOLOGIES
-from tidemark_airflow.tasks import assets
-from tidemark_airflow.tasks.assets import IntervalTrigger, OneRunPerInterval, PublishIntervals, complete_table
+from tidemark_airflow.operators import assets
+from tidemark_airflow.operators.assets import IntervalTrigger, OneRunPerInterval, PublishIntervals, complete_table
 
 FLIGHTS = load(TOPOLOGIES / "flights.toml")
 MIDNIGHT, HOUR = 1_372_291_200_000, 3_600_000  # 2013-06-27 00:00 UTC

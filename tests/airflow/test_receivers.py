@@ -36,10 +36,10 @@ from tidemark.model.tables.catalog import INCIDENTS, Table
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts
 from tidemark.storage.delta.report_tables import replace_rows
-from tidemark_airflow.tasks import receivers
-from tidemark_airflow.tasks import sla as sla_tasks
-from tidemark_airflow.tasks.receivers import ReceiverDown, ReceiverRefused
-from tidemark_airflow.tasks.sla import DeliverChanges
+from tidemark_airflow.notifiers import receivers
+from tidemark_airflow.notifiers.receivers import ReceiverDown, ReceiverRefused
+from tidemark_airflow.operators import sla as sla_tasks
+from tidemark_airflow.operators.sla import DeliverChanges
 
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 FLIGHTS = topology.load(Path(__file__).resolve().parents[2] / "jobs" / "topologies" / "flights.toml")

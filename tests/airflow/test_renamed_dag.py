@@ -9,7 +9,7 @@ import pytest
 
 from support.supervised_streams import STAND_IN, WITHIN_S, Supervised, staged
 from tidemark.control.process import wait_until
-from tidemark_airflow.tasks.stream import BY_USER
+from tidemark_airflow.operators.stream import BY_USER
 
 pytestmark = pytest.mark.long
 RENAMED = replace(STAND_IN, dag="renamed")

@@ -27,9 +27,9 @@ from support.recorded_jobs import Job, topic
 from support.supervised_streams import wait_for
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.embedded import airflow
-from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi, AirflowError
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.local import airflow
+from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi, AirflowError
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
@@ -68,7 +68,7 @@ OTHERS = """
 from airflow.sdk import DAG, PartitionedAssetTimetable, task
 from datetime import timedelta
 from tidemark_airflow import OneRunPerInterval, complete_table
-from tidemark_airflow.tasks.assets import stream_table, table_asset
+from tidemark_airflow.operators.assets import stream_table, table_asset
 from tidemark_airflow.dags.hours import FirstReport
 
 SEEN = {

@@ -12,7 +12,7 @@ import pytest
 
 from support.supervised_streams import NUMBERS
 from tidemark.control import process
-from tidemark.embedded import airflow
+from tidemark.local import airflow
 from tidemark.model.project.files import CHECKOUT, Project
 
 MANAGER = """

@@ -17,14 +17,14 @@ from airflow.sdk.exceptions import TaskDeferred
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import StreamState
-from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
+from tidemark.local.stack import Home
 from tidemark.model.topology import load
 from tidemark.reports.what_if.estimates import distances_of
 from tidemark.semantics.liveness import RightToKill
 from tidemark.stream.driver.waking import Hops
-from tidemark_airflow.tasks.driver import NAME, Driver, DriverVerdict
-from tidemark_airflow.tasks.stream import StreamOperator, StreamTrigger, Supervision
+from tidemark_airflow.operators.driver import NAME, Driver, DriverVerdict
+from tidemark_airflow.operators.stream import StreamOperator, StreamTrigger, Supervision
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"

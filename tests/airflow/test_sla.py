@@ -33,8 +33,8 @@ from tidemark.sla.incidents.changes import alert_of
 from tidemark.sla.incidents.due import DueAlert
 from tidemark.sla.incidents.tables import channel_lock, follow_alerts, record_delivery
 from tidemark.storage.delta.report_tables import replace_rows
-from tidemark_airflow.tasks import sla as sla_tasks
-from tidemark_airflow.tasks.sla import (
+from tidemark_airflow.operators import sla as sla_tasks
+from tidemark_airflow.operators.sla import (
     DeliverChanges,
     PublishChanges,
     _tell_at_once,
@@ -305,10 +305,10 @@ def test_that_nobody_checks_is_told_once_until_somebody_does(
 def test_any_notifier_of_airflow_is_a_channel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     happened(tmp_path, OPENED)
     arguments = {"text": "{{ alert.subject }}!"}
-    with caplog.at_level(logging.WARNING, logger="tidemark_airflow.tasks.sla"):
+    with caplog.at_level(logging.WARNING, logger="tidemark_airflow.operators.sla"):
         tell(
             tmp_path,
-            channel(kind="notifier", arguments=arguments, **{"class": "tidemark_airflow.tasks.sla.LogNotifier"}),
+            channel(kind="notifier", arguments=arguments, **{"class": "tidemark_airflow.operators.sla.LogNotifier"}),
         )
     assert [r.message for r in caplog.records] == ["[critical] flights: delays_in_time is broken (error)!"]
 
@@ -317,8 +317,8 @@ def test_an_alert_is_sent_if_waiting_dags_are_unknown(tmp_path: Path, caplog: py
     # Only a task that Airflow runs can ask for the events of an asset.
     write_deltalake(Layout(tmp_path).stream_table("flights", "carriers", "carrier_delays"), pa.table({"n": [1]}))
     happened(tmp_path, OPENED)
-    own = {"class": "tidemark_airflow.tasks.sla.LogNotifier", "arguments": {"text": "{{ alert.subject }}"}}
-    with caplog.at_level(logging.WARNING, logger="tidemark_airflow.tasks.sla"):
+    own = {"class": "tidemark_airflow.operators.sla.LogNotifier", "arguments": {"text": "{{ alert.subject }}"}}
+    with caplog.at_level(logging.WARNING, logger="tidemark_airflow.operators.sla"):
         tell(tmp_path, channel(kind="notifier", **own))
     assert [r.message for r in caplog.records] == [
         "the DAGs that wait for flights are not known", "[critical] flights: delays_in_time is broken (error)",

@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import AirflowException
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
-from tidemark_airflow.tasks import spark as spark_tasks
-from tidemark_airflow.tasks.spark import BatchJob, DriverHook
+from tidemark_airflow.operators import spark as spark_tasks
+from tidemark_airflow.operators.spark import BatchJob, DriverHook
 
 
 @pytest.fixture(autouse=True)

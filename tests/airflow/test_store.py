@@ -8,7 +8,7 @@ import os
 import pytest
 from airflow.sdk import Connection
 
-from tidemark_airflow.tasks.store import CONNECTION, warehouse_at
+from tidemark_airflow.operators.store import CONNECTION, warehouse_at
 
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")
 

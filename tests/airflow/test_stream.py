@@ -29,9 +29,9 @@ from tidemark.control.folder import AcceptedLoss, Control, StreamState, digest
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import load
 from tidemark.semantics.liveness import RightToKill
-from tidemark_airflow.tasks.driver import BY_CHANGE, NAME, Driver, DriverVerdict
-from tidemark_airflow.tasks.orphans import are_incomplete
-from tidemark_airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
+from tidemark_airflow.operators.driver import BY_CHANGE, NAME, Driver, DriverVerdict
+from tidemark_airflow.operators.orphans import are_incomplete
+from tidemark_airflow.operators.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"

@@ -18,8 +18,8 @@ from support.supervision_cases import (  # noqa: F401 - collected here
 )
 from tidemark.control import process
 from tidemark.control.folder import digest
-from tidemark.embedded import airflow
-from tidemark_airflow.tasks.stream import BY_USER
+from tidemark.local import airflow
+from tidemark_airflow.operators.stream import BY_USER
 
 KILLED = [("scheduler",), ("triggerer",), ("api-server",), tuple(airflow.COMPONENTS)]
 SUPERVISING = ("scheduler", "triggerer")

@@ -19,7 +19,7 @@ from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, StreamSt
 from tidemark.errors import TidemarkError
 from tidemark.semantics.liveness import RightToKill
 from tidemark.storage.location import location
-from tidemark_airflow.tasks.driver import NAME, Driver, DriverVerdict
+from tidemark_airflow.operators.driver import NAME, Driver, DriverVerdict
 
 RIGHT_TO_KILL = RightToKill(silent_s=5.0, starting_s=60.0, draining_s=0.3)
 ELSEWHERE = "other-host"

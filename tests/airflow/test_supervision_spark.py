@@ -14,10 +14,10 @@ from streaming.laws import check_accounting
 from support.supervised_streams import NUMBERS, SPARK, Stage, Supervised, staged
 from tidemark.control import process
 from tidemark.control.folder import digest
-from tidemark.embedded import airflow
+from tidemark.local import airflow
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
-from tidemark_airflow.tasks.driver import NAME
+from tidemark_airflow.operators.driver import NAME
 
 SEEN = """
 [operators.seen]

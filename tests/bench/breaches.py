@@ -34,15 +34,15 @@ from support.topologies import source, table, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control, StreamState
-from tidemark.embedded import airflow, broker
-from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.local import airflow, broker
+from tidemark.local.airflow_api import AirflowApi
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERTS, BATCHES, CHANGES, DELIVERIES
 from tidemark.semantics.liveness import RightToKill
 from tidemark.storage.delta.tables import scan
-from tidemark_airflow.tasks.driver import NAME, Driver
+from tidemark_airflow.operators.driver import NAME, Driver
 
 TABLES = [f"table{number}" for number in range(int(os.environ.get("TABLES", "8")))]
 STREAMS = ["stream0", "stream1"]

@@ -18,11 +18,11 @@ from bench.ratios import CORES, Figure
 from confluent_kafka import Producer
 from streaming.drivers import PROJECT, Driver, rows_of
 
-from tidemark.embedded import broker
-from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, ReplayClock, encode
-from tidemark.feed.flights import midnight_ms
-from tidemark.feed.generate import FeedSettings, feed
-from tidemark.feed.nycflights import load
+from tidemark.demo.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, ReplayClock, encode
+from tidemark.demo.flights import midnight_ms
+from tidemark.demo.generate import FeedSettings, feed
+from tidemark.demo.nycflights import load
+from tidemark.local import broker
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
 

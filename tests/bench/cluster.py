@@ -23,8 +23,8 @@ from bench.records import counted
 from bench.shards import Side
 from pyspark.sql import SparkSession
 
-from tidemark.embedded import spark_cluster
-from tidemark.embedded.spark_cluster import LocalCluster
+from tidemark.local import spark_cluster
+from tidemark.local.spark_cluster import LocalCluster
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.spark_settings import jars, settings
 from tidemark.spark_session import session

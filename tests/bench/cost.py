@@ -17,7 +17,7 @@ from bench.ratios import Figure
 from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver
 
-from tidemark.embedded import broker
+from tidemark.local import broker
 
 MILLION = 1_000_000
 SIZES = tuple(int(float(size) * MILLION) for size in os.environ.get("MILLIONS", "1 3").split())

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver
 
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker
+from tidemark.local import broker
 
 TRIGGER_S = 2
 BURSTS = 3

@@ -20,7 +20,7 @@ from bench.ratios import Figure
 from confluent_kafka import Producer
 from streaming.drivers import PROJECT, Driver, SharedDriver, rows_of
 
-from tidemark.embedded import broker
+from tidemark.local import broker
 
 FLIGHTS = PROJECT / "jobs" / "topologies" / "flights.toml"
 STREAMS = ("status", "carriers")

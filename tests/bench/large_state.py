@@ -21,15 +21,15 @@ from pyspark import cloudpickle
 from support.quiet_broker import Silence
 from support.separate_executors import Apart
 from tidemark.model.stream import Stream
-from tidemark.stream.distributed.resharding import remember
-from tidemark.stream.distributed.sharding import Sharding, sharding
-from tidemark.stream.distributed.tasks import ShardTask
-from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.read.sources import parsed_batch
+from tidemark.stream.shards.resharding import remember
+from tidemark.stream.shards.sharding import Sharding, sharding
+from tidemark.stream.shards.tasks import ShardTask
+from tidemark.stream.shards.totals import ShardResult
 from tidemark.stream.state.files import KEYS, StateFiles
 from tidemark.stream.state.memory import Tables
 from tidemark.stream.wiring import build_engine

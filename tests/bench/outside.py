@@ -21,7 +21,7 @@ from bench.ratios import Figure
 
 from support.busy_warehouse import FLIGHTS, busy
 from support.topologies import source, topology_of
-from tidemark.cli.outside.lineage_runs import RunReporter
+from tidemark.cli.export.lineage_runs import RunReporter
 from tidemark.clock import wall_clock_ms
 from tidemark.kernels.formats.sampled_fields import field_sample, sampled_types
 from tidemark.metrics.spans import SpanPusher

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from support.quiet_broker import Silence
 from tidemark.model.stream import Stream
 from tidemark.spark_session import session
-from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.read.sources import RAW, collect
+from tidemark.stream.shards.on_spark import SparkExecutors
 from tidemark.stream.wiring import build_engine
 
 KEYS = 1_000_000

@@ -26,7 +26,7 @@ from streaming.drivers import OnlyDriver
 
 from support import yarn_cluster
 from tidemark.control import process
-from tidemark.embedded import broker, spark_cluster
+from tidemark.local import broker, spark_cluster
 from tidemark.model.project.layout import Layout
 from tidemark.spark_session import SECRETS
 

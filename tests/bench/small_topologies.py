@@ -17,7 +17,7 @@ from bench.ratios import Figure
 from confluent_kafka import Producer
 from streaming.drivers import Driver, SharedDriver
 
-from tidemark.embedded import broker
+from tidemark.local import broker
 
 TOPOLOGIES = int(os.environ.get("TOPOLOGIES", "20"))
 RECORDS_A_S, TRIGGER_S, KEYS = 5, 5, 50

@@ -14,8 +14,8 @@ import polars as pl
 from bench.ratios import Figure, by_turns
 from streaming.drivers import PROJECT, Driver
 
-from tidemark.embedded import broker
-from tidemark.feed.feed_record import PARTITIONS
+from tidemark.demo.feed_record import PARTITIONS
+from tidemark.local import broker
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_WINDOWS, Table
 from tidemark.model.topology import Topology, load

@@ -16,10 +16,10 @@ from playwright.sync_api import Browser, Page, expect
 from support.busy_warehouse import INCIDENT, ON_PATH, busy
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.embedded import airflow
-from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.local import airflow
+from tidemark.local.airflow_api import AirflowApi
 from tidemark.model.project.files import CHECKOUT
-from tidemark_airflow.tasks.sla import PAGE
+from tidemark_airflow.operators.sla import PAGE
 
 MEASURED = (Path(__file__).parent / "measure_page.js").read_text()
 """Measures a page in the browser; a good one has no findings."""

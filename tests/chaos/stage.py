@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from streaming.drivers import TABLE_POLL_S, Driver, ends_of, reads_of, rows_of
 
 from tidemark.control import process
-from tidemark.embedded import broker
+from tidemark.local import broker
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import load

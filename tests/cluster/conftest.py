@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemark.embedded import broker as embedded
-from tidemark.embedded import spark_cluster
-from tidemark.embedded.spark_cluster import LocalCluster
+from tidemark.local import broker as embedded
+from tidemark.local import spark_cluster
+from tidemark.local.spark_cluster import LocalCluster
 from tidemark.spark_session import SECRETS
 
 collect_ignore_glob = ["dags/*"]  # which a real Airflow reads

@@ -19,7 +19,7 @@ COMMAND = """
 import json, sys
 from pathlib import Path
 from tidemark.model.topology import load
-from tidemark_airflow.tasks.spark import DriverHook
+from tidemark_airflow.operators.spark import DriverHook
 hook = DriverHook(spark=load(Path(sys.argv[1])).spark, conn_id="spark_default", name="tests")
 print(json.dumps(hook.command("APPLICATION")[:-1]))
 """

@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.control import process
 from tidemark.control.process import Process
-from tidemark.embedded import broker, spark_cluster
+from tidemark.local import broker, spark_cluster
 
 
 def started_broker(home: Path) -> Process:

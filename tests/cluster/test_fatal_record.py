@@ -8,8 +8,8 @@ import pytest
 from cluster.submitting import spark_table, submit_command
 from streaming.test_fatal import FAILING, faulty_archive, is_passed_over, send
 
-from tidemark.embedded import broker as embedded
-from tidemark.embedded.spark_cluster import LocalCluster
+from tidemark.local import broker as embedded
+from tidemark.local.spark_cluster import LocalCluster
 
 
 @pytest.mark.long

@@ -37,8 +37,8 @@ from streaming.laws import (
 from support.oracle import Oracle
 from support.oracle_parts import Late, Place, sum_in_state
 from tidemark.clock import wall_clock_ms
-from tidemark.embedded import broker as embedded
-from tidemark.embedded.spark_cluster import LocalCluster
+from tidemark.local import broker as embedded
+from tidemark.local.spark_cluster import LocalCluster
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 

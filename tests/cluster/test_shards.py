@@ -20,9 +20,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from streaming import drivers
 from streaming.drivers import OnlyDriver
 
-from tidemark.embedded import broker as embedded
-from tidemark.embedded.spark_cluster import LocalCluster
 from tidemark.kernels.reports.operator_tasks import spark_tasks
+from tidemark.local import broker as embedded
+from tidemark.local.spark_cluster import LocalCluster
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.warehouse import is_table

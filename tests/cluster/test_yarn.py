@@ -19,7 +19,7 @@ from support import yarn_cluster
 from support.supervised_streams import NUMBERS, YARN, Stage, Supervised, staged
 from support.yarn_cluster import YarnCluster
 from tidemark.control import cluster_manager, process
-from tidemark.embedded.airflow_api import ENDED, SUCCESS
+from tidemark.local.airflow_api import ENDED, SUCCESS
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan

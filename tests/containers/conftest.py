@@ -11,7 +11,7 @@ from containers import engine
 from containers.bases import base_images
 from containers.running import PROJECT, Containers
 
-from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.local.airflow_api import AirflowApi
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import yaml
 from containers.engine import Engine, run
 
 from tidemark.control import process
-from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.local.airflow_api import AirflowApi
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILE = "docker/compose.yaml"

@@ -16,8 +16,8 @@ import pytest
 from containers.running import NAME, PATIENCE_S, POLL_S, PROJECT, SERVICES, Containers
 
 from tidemark.control import process
-from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi, AirflowError
-from tidemark.embedded.conductor import dag_id
+from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi, AirflowError
+from tidemark.local.conductor import dag_id
 
 pytestmark = pytest.mark.long  # `tests/unit/test_docker.py` has what can be seen without Docker
 STREAMS, REPORTS, CHECKS = (dag_id("flights", part) for part in ("streams", "reports", "sla_check"))

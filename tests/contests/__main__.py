@@ -21,8 +21,8 @@ from contests.peers.peer import WORK, Peer, Promise
 from contests.peers.spark import SparkAppend, SparkMerge, SparkState, SparkStatePandas
 from contests.peers.tidemark import Tidemark
 
-from tidemark.embedded import broker
 from tidemark.errors import TidemarkError
+from tidemark.local import broker
 
 PEERS: Sequence[Peer] = (
     Loop(),

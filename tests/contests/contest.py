@@ -27,8 +27,8 @@ from contests.process_tree import Use, of_process
 from contests.workload import PARTITIONS, SEED, records_of, send
 
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker
-from tidemark.embedded.broker import EmbeddedBroker
+from tidemark.local import broker
+from tidemark.local.broker import EmbeddedBroker
 
 Run = dict[str, Any]
 """The measurements of one run, as JSON has them."""

@@ -42,7 +42,7 @@ from tidemark.reports.repairs import RepairDecision, record_repair
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.location import replace
-from tidemark.stream.distributed import resharding
+from tidemark.stream.shards import resharding
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import Fault, Inconsistency, findings
 from tidemark.stream.startup.source_list import follow

@@ -64,7 +64,7 @@ from tidemark.stream.startup.source_list import follow
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
-from tidemark_airflow.tasks.driver import Failures, Launch
+from tidemark_airflow.operators.driver import Failures, Launch
 
 SUB = "events"
 TOML = "flush_keys = 3\n" + topology_of(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.report_warehouse import TestWarehouse
-from tidemark.cli.stack.demo import SENT, Demo, DemoSettings
-from tidemark.cli.stack.story import Story
-from tidemark.embedded.conductor import Conductor
+from tidemark.cli.local.demo import SENT, Demo, DemoSettings
+from tidemark.cli.local.story import Story
+from tidemark.local.conductor import Conductor
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (

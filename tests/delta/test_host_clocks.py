@@ -26,11 +26,11 @@ from tidemark.reports.documents.path import path_document
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.sla import Sla
 from tidemark.storage.delta.tables import append
-from tidemark.stream.distributed.host_clocks import HostClocks
-from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
-from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.driver.heartbeats import ClockOffset, ClockOffsets
 from tidemark.stream.journal.task_run import TaskRun
+from tidemark.stream.shards.host_clocks import HostClocks
+from tidemark.stream.shards.tasks import Dealt, IntakeTask, ShardTask
+from tidemark.stream.shards.totals import ShardResult
 from tidemark.stream.write.measurement import Host
 
 T = 1_400_000_000_000

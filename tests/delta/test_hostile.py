@@ -30,8 +30,8 @@ from deltalake import write_deltalake
 from support.hostile_strings import FORGED, HOSTILE
 from support.play import Play
 from support.topologies import NEWEST_SENT
+from tidemark.cli.local.summary import summary
 from tidemark.cli.main import main
-from tidemark.cli.stack.summary import summary
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.facts.interval_facts import page_facts
 from tidemark.kernels.columns.schemas import rows_of
@@ -505,7 +505,7 @@ def test_a_message_has_no_lines_or_headers_from_hostile_words(change: Change) ->
 
 LOGS = """
 import json, logging, sys
-from tidemark.escaping import log_to_stderr
+from tidemark.safe_text import log_to_stderr
 log_to_stderr()
 log = logging.getLogger("tidemark.stream")
 for text in json.load(sys.stdin):

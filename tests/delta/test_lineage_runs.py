@@ -23,9 +23,9 @@ import support
 from support.command_line import tidemark
 from support.play import Play, ms, record
 from support.topologies import sink, source, table, topology_of
-from tidemark.cli.outside import serve_metrics
-from tidemark.cli.outside.lineage import Sender
-from tidemark.cli.outside.lineage_runs import RunReporter, run_changes
+from tidemark.cli.export import serve_metrics
+from tidemark.cli.export.lineage import Sender
+from tidemark.cli.export.lineage_runs import RunReporter, run_changes
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.facts.run_facts import BEAT_COLUMNS
 from tidemark.model.project.files import CHECKOUT

@@ -21,7 +21,7 @@ from openlineage.client.event_v2 import RunState
 from support.play import Play, ms, tell
 from support.topologies import sink, source, topology_of
 from tidemark.cli.explain.status import as_text
-from tidemark.cli.outside.lineage_runs import unsent_events
+from tidemark.cli.export.lineage_runs import unsent_events
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.control.liveness import liveness_of
 from tidemark.facts.history import history

@@ -34,8 +34,8 @@ from support.otlp_receiver import OtlpReceiver
 from support.report_warehouse import TestWarehouse, reading
 from support.topologies import source as source_of
 from support.topologies import topology_of
-from tidemark.cli.outside import serve_metrics
-from tidemark.cli.outside.metrics import watched_topologies
+from tidemark.cli.export import serve_metrics
+from tidemark.cli.export.metrics import watched_topologies
 from tidemark.control import process
 from tidemark.errors import InvalidArgument
 from tidemark.facts import kept_rows

@@ -19,8 +19,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.path import path_document
-from tidemark.stream.distributed.tasks import IntakeTask, ShardTask
-from tidemark.stream.distributed.totals import ShardResult
+from tidemark.stream.shards.tasks import IntakeTask, ShardTask
+from tidemark.stream.shards.totals import ShardResult
 
 T = 1_400_000_000_000
 COUNTS = topology_of(

@@ -17,8 +17,8 @@ from support.topologies import aggregate, sink, source, table, topology_of
 from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import parse
-from tidemark.stream.distributed.shards import DriverIntake
 from tidemark.stream.read.parts import SkippedRecord
+from tidemark.stream.shards.shards import DriverIntake
 
 
 def toml(most: int) -> str:

@@ -21,10 +21,10 @@ from support.recorded_jobs import BOOTED_MS, Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
 from tidemark.cli.explain import status
+from tidemark.cli.export import serve_metrics
+from tidemark.cli.local import logs
 from tidemark.cli.main import main
-from tidemark.cli.outside import serve_metrics
 from tidemark.cli.project.check import _not_measured, check
-from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec

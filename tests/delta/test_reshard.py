@@ -21,8 +21,8 @@ from tidemark.cli.shared.plan import PlanChanged
 from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout
-from tidemark.stream.distributed import resharding, sharding
-from tidemark.stream.distributed.sharding import ShardingImpossible
+from tidemark.stream.shards import resharding, sharding
+from tidemark.stream.shards.sharding import ShardingImpossible
 from tidemark.stream.state import files as state_files
 from tidemark.stream.state.memory import Memory
 

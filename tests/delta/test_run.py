@@ -62,7 +62,7 @@ COMMAND = """
 import sys
 from pathlib import Path
 from tidemark.cli import main
-from tidemark.cli.stack import run
+from tidemark.cli.local import run
 run.JOB, run.DRAINED_WITHIN_S, run.ANSWER_WITHIN_S = Path(sys.argv[1]), float(sys.argv[2]), 0.1
 sys.argv = ["tidemark", *sys.argv[3:]]
 sys.exit(main.main())

@@ -40,15 +40,15 @@ from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import COUNTED, CRITICAL_PATH_STEPS, OPERATOR_BATCHES, Table
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import Disk
-from tidemark.stream.distributed import tasks
-from tidemark.stream.distributed.sharding import ShardingImpossible
-from tidemark.stream.distributed.shards import DriverIntake, Executors
-from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
-from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.kafka import outgoing
 from tidemark.stream.read.data_loss import DataLost
+from tidemark.stream.shards import tasks
+from tidemark.stream.shards.sharding import ShardingImpossible
+from tidemark.stream.shards.shards import DriverIntake, Executors
+from tidemark.stream.shards.tasks import Dealt, IntakeTask, ShardTask
+from tidemark.stream.shards.totals import ShardResult
 from tidemark.stream.state.runs import CACHE
 
 T = 1_400_000_000_000

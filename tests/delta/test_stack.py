@@ -11,12 +11,12 @@ import textwrap
 from pathlib import Path
 
 from tidemark.control import process
-from tidemark.embedded.stack import Home
+from tidemark.local.stack import Home
 
 STARTER = """
     import sys, time
     from pathlib import Path
-    from tidemark.embedded import guard
+    from tidemark.local import guard
     from tidemark.control import process
     home = Path(sys.argv[1])
     guard.launch(home)

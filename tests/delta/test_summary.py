@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.latency_facts import listed, statistics
-from tidemark.cli.stack.summary import MAY_BE_EMPTY, problems, summary
+from tidemark.cli.local.summary import MAY_BE_EMPTY, problems, summary
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HOP, TABLES, Table

@@ -24,9 +24,9 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.driver_folder import processes_of
 from tidemark.control.folder import Control, StreamState
-from tidemark.embedded import airflow
-from tidemark.embedded import broker as embedded
-from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
+from tidemark.local import airflow
+from tidemark.local import broker as embedded
+from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse

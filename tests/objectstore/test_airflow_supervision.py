@@ -19,7 +19,7 @@ from support.supervision_cases import (  # noqa: F401 - collected here
     test_a_driver_whose_batch_stands_still_is_replaced,
     test_a_task_that_is_marked_leaves_no_driver,
 )
-from tidemark.embedded import airflow
+from tidemark.local import airflow
 
 pytestmark = pytest.mark.long
 KILLED = [("scheduler",), ("triggerer",), tuple(airflow.COMPONENTS)]

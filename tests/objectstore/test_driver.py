@@ -21,7 +21,7 @@ from streaming.drivers import PATIENCE_S, PROJECT, Driver
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, StreamState
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan

@@ -17,7 +17,7 @@ from tidemark.control.driver_folder import processes_of
 from tidemark.control.folder import Control, StreamState, digest
 from tidemark.errors import TidemarkError
 from tidemark.semantics.liveness import RightToKill
-from tidemark_airflow.tasks.driver import NAME, Driver, DriverVerdict, Launch
+from tidemark_airflow.operators.driver import NAME, Driver, DriverVerdict, Launch
 
 PROJECT = Path(__file__).resolve().parents[2]
 STAND_IN = PROJECT / "tests" / "airflow" / "stand_in.py"

@@ -13,8 +13,8 @@ from pathlib import Path
 def main(file: str, stream: str, launch_id: str) -> None:
     """Prints the command as a list in JSON."""
     # Airflow reads its settings when it is imported, and the process of tests has others.
-    from tidemark_airflow.tasks.pods import launch_command
-    from tidemark_airflow.tasks.stream import StreamOperator
+    from tidemark_airflow.operators.pods import launch_command
+    from tidemark_airflow.operators.stream import StreamOperator
 
     operator = StreamOperator(
         task_id=stream, topology_file=Path(file), sub_topology=stream, warehouse="/data/warehouse", bootstrap="k:9092"

@@ -38,7 +38,7 @@ from cryptography.x509.oid import NameOID
 
 from support import broker_rights
 from tidemark.control import process
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 NAME = "guarded"
 TOPICS = ("readings", "by_token", "forbidden", "copies", "closed", "hidden", "direct", "certified")

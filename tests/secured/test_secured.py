@@ -37,10 +37,9 @@ from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, StreamState
 from tidemark.control.launch_secrets import leave
 from tidemark.control.process import wait_until, without_airflow
-from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidSpec
-from tidemark.escaping import _OneMessage
 from tidemark.kernels.columns.schemas import record_schema
+from tidemark.local import broker as embedded
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Cluster, Clusters, addressed_clusters
@@ -48,7 +47,8 @@ from tidemark.model.project.files import Project
 from tidemark.model.project.kafka_security import Mechanism, Protocol, Security
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology, load
-from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.safe_text import _OneMessage
+from tidemark.sample.topic_sample import SampledCluster
 from tidemark.stream.driver import clock_skew
 from tidemark.stream.driver.clock_skew import ClockSkew
 from tidemark.stream.driver.heartbeats import ClockOffsets

@@ -19,11 +19,11 @@ from tidemark import api
 from tidemark.api.groups import QueryGroup
 from tidemark.clock import wall_clock_ms
 from tidemark.control.process import wait_until
-from tidemark.embedded.broker import create_topics
+from tidemark.local.broker import create_topics
 from tidemark.model.project.connections import Cluster
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.sample.topic_sample import SampledCluster
 from tidemark.storage.delta.tables import scan
 
 

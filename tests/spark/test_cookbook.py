@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from support.all_readers import by_all_readers, differences, of_all_types, types_of
 from support.both_engines import BothEngines, Rows
 from support.flights_day import FlightsDay, PartitionIntake
-from tidemark.feed.feed_record import FLIGHT_EVENTS, RecordKind
+from tidemark.demo.feed_record import FLIGHT_EVENTS, RecordKind
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.storage.delta.tables import scan

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from support.unchanged_jobs import JOBS, Shop, as_rows, beside, wait_for
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 pytestmark = pytest.mark.long  # a broker is stopped and started; test_api_kafka.py has the short cases
 IMPATIENT = {"kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1000", "fetchOffset.numRetries": "1"}

@@ -12,7 +12,7 @@ from streaming.drivers import OnlyDriver, SharedDriver, reads_of
 from streaming.sending import NOON_MS, passing, send_numbers
 
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 BOUND_MS = 60_000
 

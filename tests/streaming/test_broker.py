@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tidemark.control import process
-from tidemark.embedded import broker as embedded
 from tidemark.errors import TidemarkError
+from tidemark.local import broker as embedded
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from streaming.laws import check_accounting
 from streaming.sending import send_numbers, source_of_numbers
 
 from support.command_line import tidemark
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 PARTITIONS = 2
 HEAD = """

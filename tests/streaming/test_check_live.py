@@ -16,11 +16,11 @@ from support.process_watch import watched
 from support.topologies import sink, source, table, topology_of
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.local import broker as embedded
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.model.project.files import Project
-from tidemark.sampling.topic_sample import SampledCluster, ask_for
+from tidemark.sample.topic_sample import SampledCluster, ask_for
 
 TOML = topology_of(
     {"name": "live"},

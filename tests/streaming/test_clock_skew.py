@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.process import free_port, wait_until
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.connections import Cluster
 from tidemark.stream.driver import clock_skew
 from tidemark.stream.driver.clock_skew import ClockSkew

@@ -14,7 +14,7 @@ from streaming.sending import passing, send_numbers
 
 from support.small_disk import SmallDisk, small_disk
 from tidemark.clock import wall_clock_ms
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from streaming.drivers import Driver, SharedDriver, rows_of
 
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 TOPIC, TRIGGER_MS, BATCHES = "always_due", 500, 10
 TOML = f"""

@@ -23,7 +23,7 @@ from streaming.drivers import PROJECT, OnlyDriver
 from support.command_line import tidemark
 from support.topologies import sink, source, topology_of
 from tidemark.control.folder import StreamState
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.spark_settings import jars
 from tidemark.storage import library
 

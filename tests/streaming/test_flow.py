@@ -45,8 +45,8 @@ from support.oracle_parts import EmitOnChange, Message, Place, Reached, sum_in_s
 from support.recorded_facts import ages_and_sums
 from tidemark.collecting import present
 from tidemark.control.process import wait_until
-from tidemark.embedded import airflow
-from tidemark.embedded import broker as embedded
+from tidemark.local import airflow
+from tidemark.local import broker as embedded
 from tidemark.model.topology import parse
 
 TOPICS = {FLIGHTS: 3, WEATHER: 1, "carrier_delays": 1}

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from tidemark.cli.main import _parser
 from tidemark.cli.project.check import check
-from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
+from tidemark.local import broker as embedded
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.connections import DEFAULT

@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from support.consumer_groups import group_offsets
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import HEADERS, record_schema
 from tidemark.kernels.records.headers import split_repeated
 from tidemark.kernels.records.limits import TopicLimits
+from tidemark.local import broker as embedded
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source

@@ -17,7 +17,7 @@ from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import passing, send_numbers
 
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 TOPIC = "perishable"
 TOML = passing("loss", TOPIC)

@@ -14,7 +14,7 @@ from streaming.laws import check_accounting, check_read_once, check_suppressed
 from streaming.sending import send_numbers
 
 from tidemark.clock import wall_clock_ms
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream

@@ -12,7 +12,7 @@ import pytest
 from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse

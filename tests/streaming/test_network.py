@@ -15,7 +15,7 @@ from streaming.laws import check_accounting, check_read_once
 from streaming.sending import send_numbers
 
 from support.tcp_proxy import TcpProxy
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
 from tidemark.why.evidence.findings import WhyFinding

@@ -39,7 +39,7 @@ from streaming.sending import WriterPosition, send
 
 from support.oracle import Oracle
 from support.oracle_parts import EmitOnChange, Fields, Handed, Message, Place, text
-from tidemark.embedded.broker import create_topics
+from tidemark.local.broker import create_topics
 
 TOPOLOGY = "orders"
 TOPICS = {"orders": 2, "prices": 1, "dear_orders": 1, "demand": 1}

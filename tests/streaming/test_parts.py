@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from deltalake import write_deltalake
 from streaming.drivers import PROJECT, OnlyDriver
 
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse

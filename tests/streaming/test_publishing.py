@@ -26,20 +26,20 @@ from support.quiet_broker import Silence
 from support.separate_executors import Apart
 from support.topologies import sink, source, table, topology_of
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker as embedded
 from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.partitioners import partitions_of
+from tidemark.local import broker as embedded
 from tidemark.model.kinds.sink import Partitioner, Sink
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.storage.files import Files
-from tidemark.stream.distributed import tasks
-from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.kafka import outgoing
 from tidemark.stream.kafka.access import Refusals
 from tidemark.stream.kafka.broker import TopicWriter
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import KafkaTopicWriter
+from tidemark.stream.shards import tasks
+from tidemark.stream.shards.on_spark import SparkExecutors
 
 PARTITIONS = 3
 KEYS = 12

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver, SharedDriver
 
 from support.schema_registry import SchemaRegistry
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.stream.schemas.protoc import compiled
 
 NOON = 1_400_000_000_000

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from tidemark.embedded.broker import create_topics
+from tidemark.demo import publish
+from tidemark.demo.feed_record import FeedRecord, RecordKind, ReplayClock, encode
+from tidemark.demo.flights import midnight_ms
+from tidemark.demo.generate import FeedSettings, feed
+from tidemark.demo.nycflights import load
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.feed import publish
-from tidemark.feed.feed_record import FeedRecord, RecordKind, ReplayClock, encode
-from tidemark.feed.flights import midnight_ms
-from tidemark.feed.generate import FeedSettings, feed
-from tidemark.feed.nycflights import load
+from tidemark.local.broker import create_topics
 
 PLACES = [("flight_events", 0), ("flight_events", 1), ("flight_events", 2), ("weather", 0)]
 AIRPORTS = ["EWR", "JFK", "LGA"]

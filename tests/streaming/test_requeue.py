@@ -17,9 +17,9 @@ from support.command_line import tidemark
 from support.play import Play, ms
 from support.topologies import aggregate, map_of, sink, source, table, topology_of
 from tidemark.cli.repair.requeue import add_options, requeue_plan
-from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.local import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.topology import Topology, parse

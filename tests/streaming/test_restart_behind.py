@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver, reads_of
 from streaming.sending import NOON_MS, passing
 
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.semantics.catching_up import READS
 
 TOPIC, PARTITIONS = "behind", 3

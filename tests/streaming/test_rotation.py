@@ -8,7 +8,7 @@ import pytest
 from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 TOPIC = "for_two_drivers"
 TOML = passing("rotating", TOPIC)

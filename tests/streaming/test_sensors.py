@@ -36,7 +36,7 @@ from streaming.sensors_oracle import ALLOWED_LATENESS_MS, BOUND_MS, sensors_of
 
 from support.oracle import Oracle
 from support.oracle_parts import Message, Place
-from tidemark.embedded.broker import create_topics
+from tidemark.local.broker import create_topics
 
 TOPOLOGY, SUB = "sensors", "readings"
 SPEED = 4

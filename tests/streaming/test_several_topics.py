@@ -15,7 +15,7 @@ from streaming.sending import NOON_MS, passing, send_numbers
 from streaming.test_loss import recreate, tidemark
 
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.stream.journal.entries import Journal
 
 BOUND_MS = 60_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver, SharedDriver
 
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.semantics.segments import Segment
 
 TOPIC = "falls_silent"

@@ -17,10 +17,10 @@ from streaming.drivers import PROJECT
 
 from support.mail_and_webhook import Inbox
 from tidemark.control import process
-from tidemark.embedded import airflow, stack
-from tidemark.embedded.airflow_api import ENDED
-from tidemark.embedded.conductor import Conductor
-from tidemark.embedded.stack import Home
+from tidemark.local import airflow, stack
+from tidemark.local.airflow_api import ENDED
+from tidemark.local.conductor import Conductor
+from tidemark.local.stack import Home
 from tidemark.model.project.files import VARIABLE
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS, SLA_RESULTS

@@ -25,7 +25,7 @@ from streaming.drivers import OnlyDriver, SharedDriver
 
 from support.consumer_groups import group_offsets
 from tidemark.control.process import wait_until
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 NOON_S = 1_400_000_000
 LINES = "json lines [1] 50%25"

@@ -14,7 +14,7 @@ from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import passing, send_numbers
 
 from support.consumer_groups import groups
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse

@@ -13,14 +13,14 @@ from streaming.sending import NOON_MS, passing
 
 from tidemark.cli.explain.status import as_text
 from tidemark.clock import wall_clock_ms
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.model.project.kafka_security import Security
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
 from tidemark.reports.documents.status import status_document
-from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.sample.topic_sample import SampledCluster
 from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.transactions import TransactionWatch

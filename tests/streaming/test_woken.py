@@ -11,7 +11,7 @@ from streaming.drivers import Driver, Row, SharedDriver, rows_of
 from streaming.sending import send_numbers
 
 from tidemark.clock import boot_clock_ms, wall_clock_ms
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 TOPIC, TRIGGER_MS = "woken", 30_000
 TOML = f"""

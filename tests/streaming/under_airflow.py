@@ -18,10 +18,10 @@ from support.airflow_checkout import own_checkout
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import StreamState
-from tidemark.embedded import airflow, stack
-from tidemark.embedded.conductor import Conductor
-from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
+from tidemark.local import airflow, stack
+from tidemark.local.conductor import Conductor
+from tidemark.local.stack import Home
 from tidemark.model.project.files import VARIABLE
 from tidemark.model.topology import load
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from support.play import Play, Row
-from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, FeedFault, FeedRecord, ReplayClock, encode
-from tidemark.feed.flights import midnight_ms
-from tidemark.feed.generate import FeedSettings, feed
-from tidemark.feed.nycflights import load
+from tidemark.demo.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, FeedFault, FeedRecord, ReplayClock, encode
+from tidemark.demo.flights import midnight_ms
+from tidemark.demo.generate import FeedSettings, feed
+from tidemark.demo.nycflights import load
 
 DAY = date(2013, 6, 27)
 NEXT_DAY = date(2013, 6, 28)

@@ -19,8 +19,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.embedded import broker
-from tidemark.embedded.broker import create_topics
+from tidemark.local import broker
+from tidemark.local.broker import create_topics
 from tidemark.spark_session import session
 
 TOPIC = "orders"

@@ -34,7 +34,6 @@ from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.waits import LooksBefore
-from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import ClockOffsets, Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
@@ -42,6 +41,7 @@ from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.read.data_loss import Reread, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
+from tidemark.stream.shards.shards import Executors
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
 from tidemark.testing.rows import rows_of_hop, rows_schema

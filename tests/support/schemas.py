@@ -6,7 +6,7 @@ from functools import cache
 
 from jsonschema import Draft202012Validator
 
-from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.cli.export.file_schemas import schema_of
 
 
 @cache

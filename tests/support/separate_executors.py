@@ -11,10 +11,10 @@ from typing import Any
 import polars as pl
 from pyspark import cloudpickle
 
-from tidemark.stream.distributed import shard
-from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
-from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.kafka.broker import TopicWriter
+from tidemark.stream.shards import shard
+from tidemark.stream.shards.tasks import Dealt, IntakeTask, ShardTask
+from tidemark.stream.shards.totals import ShardResult
 
 
 class Apart:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.tcp_proxy import TcpProxy
-from tidemark.embedded import broker as embedded
+from tidemark.local import broker as embedded
 
 AUTHORIZER = """\
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer

@@ -6,7 +6,7 @@ import re
 import urllib.request
 from html import unescape
 
-from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.local.airflow_api import AirflowApi
 
 ANSWER_WITHIN_S = 120.0
 

@@ -20,11 +20,11 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.driver_folder import processes_of
 from tidemark.control.folder import StreamState
-from tidemark.embedded import airflow
-from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.local import airflow
+from tidemark.local.airflow_api import AirflowApi
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.semantics.liveness import RightToKill
-from tidemark_airflow.tasks.driver import NAME, Driver
+from tidemark_airflow.operators.driver import NAME, Driver
 
 RIGHT_TO_KILL = RightToKill(silent_s=3.0, starting_s=20.0, working_s=5.0, draining_s=3.0)
 RIGHT_TO_KILL_WITH_SPARK = RightToKill(silent_s=15.0, starting_s=90.0, working_s=90.0, draining_s=30.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from support.supervised_streams import Supervised
-from tidemark_airflow.tasks.stream import BY_USER
+from tidemark_airflow.operators.stream import BY_USER
 
 LONG = pytest.mark.long
 

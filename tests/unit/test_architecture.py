@@ -23,8 +23,8 @@ HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb
 """Packages that rules and models must not import."""
 IMPORTS = {
     "collecting": "",
-    "escaping": "",
-    "errors": "escaping",
+    "safe_text": "",
+    "errors": "safe_text",
     "clock": "",
     "bounded_http": "errors",
     "kernels": "",
@@ -33,7 +33,7 @@ IMPORTS = {
     "model.tables": "collecting semantics",
     "extensions": "",
     "model.settings": "collecting errors semantics model.tables extensions",
-    "model.project": "escaping errors model.settings",
+    "model.project": "safe_text errors model.settings",
     "model.kinds": "semantics model.tables extensions model.settings model.project",
     "model": "collecting errors graph semantics model.tables model.settings model.project model.kinds",
     "kernels.columns": "collecting errors semantics model.tables model.settings",
@@ -50,13 +50,13 @@ IMPORTS = {
         "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
     ),
     "control": "errors clock graph semantics storage",
-    "recorded": "collecting escaping errors graph model.project model.kinds model storage control",
+    "recorded": "collecting safe_text errors graph model.project model.kinds model storage control",
     "spark_session": "errors model.project storage control",
     "stream.journal": (
         "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta control"
     ),
     "stream.driver": (
-        "collecting escaping errors clock graph semantics model.tables model.project model kernels.columns "
+        "collecting safe_text errors clock graph semantics model.tables model.project model kernels.columns "
         "storage storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
@@ -95,14 +95,14 @@ IMPORTS = {
         "model kernels.columns kernels.updates kernels.records storage storage.delta control stream.journal "
         "stream.driver stream.kafka stream.state stream.operate stream.schemas stream.read stream.write"
     ),
-    "stream.distributed": (
+    "stream.shards": (
         "collecting errors clock kernels semantics model.tables model.kinds model kernels.columns "
         "kernels.aggregates kernels.updates kernels.records kernels.formats storage control spark_session "
         "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas "
         "stream.read stream.decide stream.write stream.startup"
     ),
-    "query": "collecting escaping errors graph model.tables model.project storage storage.delta stream.journal",
-    "sampling": (
+    "query": "collecting safe_text errors graph model.tables model.project storage storage.delta stream.journal",
+    "sample": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.columns "
         "kernels.records stream.kafka stream.read stream.write"
     ),
@@ -110,8 +110,8 @@ IMPORTS = {
         "semantics model.tables model.settings model.project model.kinds model kernels.records storage "
         "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
-    "embedded": "collecting errors clock bounded_http semantics model.project model control",
-    "feed": "errors model.settings model.project embedded",
+    "local": "collecting errors clock bounded_http semantics model.project model control",
+    "demo": "errors model.settings model.project local",
     "tidemark_airflow": "model.project",
     "dags": "tidemark_airflow",
     "allocator": "model.project",
@@ -127,13 +127,13 @@ IMPORTS = {
         "collecting errors graph semantics extensions model.settings model.project model.kinds model model.measures"
     ),
     "stream": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "collecting safe_text errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.sql storage storage.delta control spark_session stream.journal "
         "stream.driver stream.kafka stream.state stream.operate stream.schemas stream.read stream.decide "
-        "stream.write stream.startup stream.distributed model.slas"
+        "stream.write stream.startup stream.shards model.slas"
     ),
     "facts": (
-        "collecting escaping errors graph semantics model.tables model.settings model.project model "
+        "collecting safe_text errors graph semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control spark_session stream.journal "
         "stream.startup query model.measures"
     ),
@@ -156,14 +156,14 @@ IMPORTS = {
     "api": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.updates kernels.records storage storage.delta control recorded "
-        "spark_session stream.journal stream.driver stream.state stream.distributed stream"
+        "spark_session stream.journal stream.driver stream.state stream.shards stream"
     ),
     "cli.shared": (
-        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "control recorded stream.kafka stream.schemas stream.read embedded reports"
+        "collecting safe_text errors clock semantics model.settings model.project model storage "
+        "storage.delta control recorded stream.kafka stream.schemas stream.read local reports"
     ),
-    "cli": "escaping errors extensions model.project storage storage.delta arrow cli.shared",
-    "why.evidence": "collecting escaping graph semantics model.settings model.kinds model facts",
+    "cli": "safe_text errors extensions model.project storage storage.delta arrow cli.shared",
+    "why.evidence": "collecting safe_text graph semantics model.settings model.kinds model facts",
     "why.causes": (
         "collecting errors graph semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports kernels.records storage control recorded stream.operate facts "
@@ -183,32 +183,32 @@ IMPORTS = {
         "model.slas facts facts.measures"
     ),
     "sla.incidents": (
-        "collecting escaping errors graph semantics model.tables model.settings model.project model storage "
+        "collecting safe_text errors graph semantics model.tables model.settings model.project model storage "
         "storage.delta query account.owners model.measures model.slas facts account reports sla.measures"
     ),
     "metrics": (
         "collecting clock semantics model.tables extensions model.settings model.project model "
         "model.measures model.slas facts why.evidence"
     ),
-    "cli.outside": (
-        "collecting escaping errors clock semantics model.settings model.project model.kinds model "
+    "cli.export": (
+        "collecting safe_text errors clock semantics model.settings model.project model.kinds model "
         "kernels.sql control query model.slas facts cli.shared metrics"
     ),
     "cli.audit": (
-        "escaping errors clock semantics model.settings model.project model.kinds model stream.schemas query "
-        "facts reports cli.shared why trace"
+        "safe_text errors clock semantics model.settings model.project model.kinds model stream.schemas "
+        "query facts reports cli.shared why trace"
     ),
     "cli.project": (
-        "collecting escaping errors clock graph semantics model.tables model.settings model.project "
+        "collecting safe_text errors clock graph semantics model.tables model.settings model.project "
         "model.kinds model storage recorded stream.kafka stream.operate stream.read stream.write "
-        "stream.startup stream.distributed query sampling testing account.owners model.measures model.slas "
-        "facts reports cli.shared why.causes why metrics"
+        "stream.startup stream.shards query sample testing account.owners model.measures model.slas facts "
+        "reports cli.shared why.causes why metrics"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
-        "stream.kafka stream.state stream.operate stream.read stream.decide stream.startup "
-        "stream.distributed facts reports cli.shared trace cli.audit"
+        "stream.kafka stream.state stream.operate stream.read stream.decide stream.startup stream.shards "
+        "facts reports cli.shared trace cli.audit"
     ),
     "reports.paths": (
         "collecting errors graph semantics model.tables model.settings model.project model.kinds model "
@@ -216,28 +216,23 @@ IMPORTS = {
         "reports"
     ),
     "reports.pages": (
-        "collecting escaping graph semantics model.tables model.settings model.project model.kinds model "
+        "collecting safe_text graph semantics model.tables model.settings model.project model.kinds model "
         "storage storage.delta account.owners model.measures facts account reports why.evidence why.causes "
         "why reports.paths"
     ),
     "sla": (
-        "collecting escaping clock bounded_http semantics model.tables model.settings model.project "
+        "collecting safe_text clock bounded_http semantics model.tables model.settings model.project "
         "model.kinds model storage storage.delta control recorded stream.journal query allocator "
         "model.measures model.slas facts facts.measures reports sla.contracts why.evidence sla.measures "
         "sla.incidents reports.paths reports.pages"
     ),
-    "tidemark_airflow.tasks": (
-        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage control query account.owners model.slas facts reports sla.incidents sla"
-    ),
-    "tidemark_airflow.dags": "errors model.project model model.slas tidemark_airflow.tasks",
     "reports.what_if": (
         "collecting errors semantics model.settings model kernels.columns kernels.reports query "
         "account.owners facts account reports.paths"
     ),
     "jobs": (
-        "escaping errors clock model.tables model.settings model.project model kernels.columns "
-        "kernels.reports storage storage.delta control stream.driver query maintenance feed allocator arrow "
+        "safe_text errors clock model.tables model.settings model.project model kernels.columns "
+        "kernels.reports storage storage.delta control stream.driver query maintenance demo allocator arrow "
         "model.slas stream facts reports api cli.shared reports.paths reports.pages sla"
     ),
     "reports.documents": (
@@ -245,23 +240,30 @@ IMPORTS = {
         "facts account reports why.evidence why sla.incidents reports.paths reports.pages sla "
         "reports.what_if"
     ),
-    "watch": "collecting escaping errors semantics model.settings storage storage.delta query reports.pages",
+    "watch": "collecting safe_text errors semantics model.settings storage storage.delta query reports.pages",
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "recorded query account.owners model.slas facts reports cli.shared why.evidence why.causes why "
-        "sla.incidents reports.paths reports.pages sla reports.what_if reports.documents watch"
+        "collecting safe_text errors clock semantics model.settings model.project model storage "
+        "storage.delta recorded query account.owners model.slas facts reports cli.shared why.evidence "
+        "why.causes why sla.incidents reports.paths reports.pages sla reports.what_if reports.documents "
+        "watch"
     ),
-    "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
-        "control recorded stream.startup query sampling maintenance model.slas facts reports cli.shared "
-        "why.evidence cli.outside cli.project reports.pages reports.documents cli.explain"
-    ),
-    "tidemark_airflow.pages": (
-        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage storage.delta recorded query facts sla.incidents metrics reports.pages sla "
-        "tidemark_airflow.tasks tidemark_airflow.dags reports.what_if reports.documents"
+    "cli.local": (
+        "collecting safe_text errors clock semantics model.tables model.settings model.project model storage "
+        "control recorded stream.startup query sample maintenance model.slas facts reports cli.shared "
+        "why.evidence cli.export cli.project reports.pages reports.documents cli.explain"
     ),
     "metrics.groups": "collecting semantics model.tables model.settings model facts why.evidence metrics",
+    "tidemark_airflow.notifiers": "safe_text errors clock bounded_http sla.incidents",
+    "tidemark_airflow.operators": (
+        "collecting safe_text errors clock semantics model.tables model.settings model.project model storage "
+        "control query account.owners model.slas facts reports sla.incidents sla tidemark_airflow.notifiers"
+    ),
+    "tidemark_airflow.dags": "errors model.project model model.slas tidemark_airflow.operators",
+    "tidemark_airflow.pages": (
+        "collecting safe_text errors clock bounded_http semantics model.tables model.settings model.project "
+        "model storage storage.delta recorded query facts sla.incidents metrics reports.pages sla "
+        "reports.what_if reports.documents tidemark_airflow.operators tidemark_airflow.dags"
+    ),
 }
 """Maps each room to all rooms that it imports.
 
@@ -417,7 +419,9 @@ def test_the_parts_that_kinds_share_know_no_kind():
 
 def test_commands_reach_the_local_stack_through_one_module():
     reach = {
-        path.name for path in PACKAGE.glob("cli/**/*.py") if any("embedded" in name for name in top_level_imports(path))
+        path.name
+        for path in PACKAGE.glob("cli/**/*.py")
+        if any("tidemark.local" in name for name in top_level_imports(path))
     }
     assert reach == {"local.py"}
 

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tidemark.embedded import broker, spark_cluster
-from tidemark.embedded.airflow import COMPONENTS, MIGRATE, Secrets, environment
+from tidemark.local import broker, spark_cluster
+from tidemark.local.airflow import COMPONENTS, MIGRATE, Secrets, environment
 from tidemark.model.project.spark_settings import read_spark
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -176,7 +176,7 @@ def test_the_other_commands_are_those_that_tests_run() -> None:
         ),
         "spark-worker-1": spark_cluster.worker_command(MASTER, host="spark-worker-1", **WORKER),
         "spark-worker-2": spark_cluster.worker_command(MASTER, host="spark-worker-2", **WORKER),
-        "kafka-topics": ["python", "-m", "tidemark.embedded.topics", "kafka:9092", "jobs/topologies/flights.toml"],
+        "kafka-topics": ["python", "-m", "tidemark.local.topics", "kafka:9092", "jobs/topologies/flights.toml"],
         "airflow-passwords": ["install", "--mode=600", "/run/secrets/airflow_passwords", "/opt/airflow/passwords.json"],
     }
     others = SERVICES.keys() - COMPONENTS.keys() - {"postgres"}  # whose image has a command of its own

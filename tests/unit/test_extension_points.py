@@ -73,7 +73,7 @@ EVERYWHERE = """
 import json
 from support.topologies import topology_of, source, table, operators
 import tomllib
-from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.cli.export.file_schemas import schema_of
 from tidemark.cli.project.docs import slas
 from tidemark.cli.project.init import explained
 from tidemark.model.slas.sla_keys import form
@@ -169,7 +169,7 @@ def test_a_made_up_format_is_written_and_quarantines_what_it_cannot_write(packag
 
 CHANNELS = """
 import json
-from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.cli.export.file_schemas import schema_of
 from tidemark.model.slas.channel_spec import parse
 
 (desk,) = parse({"desk": {"kind": "phone", "phones": ["1"]}}, file="channels.toml")
@@ -185,7 +185,7 @@ def test_a_made_up_channel_is_read_and_in_the_schema(packages: Path, tmp_path: P
 
 OPERATORS = """
 import json
-from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.cli.export.file_schemas import schema_of
 from tidemark.model.toml_operators import read_operator
 
 table = {"kind": "cap", "input": "events", "column": "v", "at_most": 5}
@@ -211,7 +211,7 @@ def test_a_made_up_operator_is_read_refused_and_in_the_schema(packages: Path, tm
 
 SOURCES = """
 import json
-from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.cli.export.file_schemas import schema_of
 from tidemark.model.toml_operators import read_operator
 from tidemark.stream.startup.source_list import place_of
 

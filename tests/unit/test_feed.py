@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tidemark.demo.feed_record import FeedFault, FeedRecord, RecordKind, ReplayClock, encode
+from tidemark.demo.flights import Flight, Weather, midnight_ms
+from tidemark.demo.generate import FeedSettings, feed
+from tidemark.demo.nycflights import FlightData, load
+from tidemark.demo.publish import moved_times
 from tidemark.errors import InvalidArgument
-from tidemark.feed.feed_record import FeedFault, FeedRecord, RecordKind, ReplayClock, encode
-from tidemark.feed.flights import Flight, Weather, midnight_ms
-from tidemark.feed.generate import FeedSettings, feed
-from tidemark.feed.nycflights import FlightData, load
-from tidemark.feed.publish import moved_times
 
 MINUTE = 60_000
 START = midnight_ms(date(2013, 6, 27))

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from support.command_line import tidemark
 from support.schemas import validator
-from tidemark.cli.outside.file_schemas import FORMS, schema_of
+from tidemark.cli.export.file_schemas import FORMS, schema_of
 from tidemark.model.project.connections import CLUSTER
 from tidemark.model.project.registries import FORM
 from tidemark.model.settings.declared_tables import Key, TableForm

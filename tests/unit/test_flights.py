@@ -12,8 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tidemark.errors import InvalidArgument
-from tidemark.feed.flights import (
+from tidemark.demo.flights import (
     NEW_YORK,
     Flight,
     FlightStatus,
@@ -23,7 +22,8 @@ from tidemark.feed.flights import (
     status_changes,
     utc_text,
 )
-from tidemark.feed.nycflights import FlightData, load, zones_by_airport
+from tidemark.demo.nycflights import FlightData, load, zones_by_airport
+from tidemark.errors import InvalidArgument
 
 Rows = dict[str, dict[str, str]]
 

@@ -11,7 +11,7 @@ import pytest
 from openlineage.client.serde import Serde
 
 from support.command_line import tidemark
-from tidemark.cli.outside.lineage import events, origins
+from tidemark.cli.export.lineage import events, origins
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.sql.columns_read import columns_read
 from tidemark.model import topology

@@ -19,16 +19,16 @@ import pytest
 from support.command_line import tidemark
 from support.topologies import sink, source, topology_of
 from tidemark.cli.explain.status import as_text
+from tidemark.cli.local import down, topic
+from tidemark.cli.local import up as up_command
+from tidemark.cli.local.up import StackStart
 from tidemark.cli.project.init import init
 from tidemark.cli.repair import accept_loss, reset_time
 from tidemark.cli.repair.requeue import _chosen
 from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, program, writable_home
-from tidemark.cli.stack import down, topic
-from tidemark.cli.stack import up as up_command
-from tidemark.cli.stack.up import StackStart
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.embedded.stack import dag_folders
 from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.local.stack import dag_folders
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.recorded.queries import RecordedQuery, write_query

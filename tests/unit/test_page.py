@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.hostile_strings import HOSTILE
-from tidemark.escaping import inert
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.source import Source
@@ -18,6 +17,7 @@ from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.pages.interval_page import name_of
 from tidemark.reports.pages.templates import length
 from tidemark.reports.pages.topology_page import problem_page, start_page, topology_page
+from tidemark.safe_text import inert
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 

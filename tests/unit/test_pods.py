@@ -14,7 +14,7 @@ import yaml
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
 from tidemark.model.settings.kubernetes import KubernetesSettings
-from tidemark_airflow.tasks.pods import PodRole, launch_command, pod_properties, pod_template
+from tidemark_airflow.operators.pods import PodRole, launch_command, pod_properties, pod_template
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
 LABELS = {"topology": "flights"}

@@ -21,16 +21,16 @@ from tidemark.cli.project.from_topic import write
 from tidemark.cli.project.init import init
 from tidemark.cli.project.test import run_file
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import inert
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.files import TESTS, Project
 from tidemark.model.tables.catalog import TABLES
 from tidemark.model.toml_operators import RESERVED
 from tidemark.model.topology import load, parse
-from tidemark.sampling.parsed import parse_sample
-from tidemark.sampling.proposal import Proposal, propose
-from tidemark.sampling.topic_sample import SampledRecord, TopicSample
+from tidemark.safe_text import inert
+from tidemark.sample.parsed import parse_sample
+from tidemark.sample.proposal import Proposal, propose
+from tidemark.sample.topic_sample import SampledRecord, TopicSample
 
 NOON_MS = 1_784_548_800_000
 

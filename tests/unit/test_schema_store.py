@@ -19,8 +19,8 @@ from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.registries import read_registries, with_secrets
 from tidemark.model.topology import parse
-from tidemark.sampling.parsed import parse_sample
-from tidemark.sampling.topic_sample import SampledRecord, TopicSample
+from tidemark.sample.parsed import parse_sample
+from tidemark.sample.topic_sample import SampledRecord, TopicSample
 from tidemark.stream.read.parsing import SchemasOf
 from tidemark.stream.schemas.known_schemas import SchemaStore, are_known
 from tidemark.stream.schemas.registry_client import RegistryClient, RegistryRefused, RegistryUnavailable

@@ -9,8 +9,8 @@ import pytest
 
 from support.topologies import map_of, operators, sink, source, topology_of
 from tidemark.model.topology import on_processing_time, parse
-from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible, sharding
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.shards.sharding import Sharding, ShardingImpossible, sharding
 
 SOURCE = topology_of(events=source("id string, grp string, v int", max_ahead=None))
 MAP = operators(renamed=map_of(select={"name": "id", "grp": "grp", "big": "v * 10"}))

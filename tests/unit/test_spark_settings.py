@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidemark.collecting import outside
-from tidemark.embedded import broker
 from tidemark.errors import InvalidSpec
+from tidemark.local import broker
 from tidemark.model.project.spark_settings import (
     JAVA_OPTIONS,
     OF_ARCHIVES,

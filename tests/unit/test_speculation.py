@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from pyspark import SparkConf
 
-from tidemark.stream.distributed.speculation import without_speculation
+from tidemark.stream.shards.speculation import without_speculation
 
 
 def test_speculation_is_off_until_the_last_stream_has_sent() -> None:

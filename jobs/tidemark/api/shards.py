@@ -40,10 +40,10 @@ from tidemark.storage.delta.tables import read_before
 from tidemark.storage.files import File, Files, batch_of, write_file
 from tidemark.storage.location import location
 from tidemark.storage.object_path import ObjectPath
-from tidemark.stream.distributed.tasks import SEQ_BITS
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import EntryNotes, JudgedNotes
 from tidemark.stream.journal.state_runs import StateRuns
+from tidemark.stream.shards.tasks import SEQ_BITS
 from tidemark.stream.state.files import StateFiles, remove_unnamed
 from tidemark.stream.state.memory import Memory, Moves
 

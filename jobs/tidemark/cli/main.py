@@ -17,10 +17,10 @@ from typing import NoReturn
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
-from tidemark.escaping import inert, is_text, one_message
 from tidemark.extensions import entry_points_of
 from tidemark.model.project.extras import EXTRAS, missing
 from tidemark.model.project.files import VARIABLE, Project
+from tidemark.safe_text import inert, is_text, one_message
 from tidemark.storage.location import location
 
 DESCRIPTION = "Measures the latency of streams, finds the operator that causes it, and sends on only changed values."
@@ -82,22 +82,22 @@ LOCAL_STACK = frozenset({"up", "down", "status", "logs", "restart", "topic"})
 WITHOUT_PROJECT = "init"
 """The command that makes a project."""
 COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("demo", "stack.demo", "run the topology of real flights, print the results, and stop everything"),
+    ("demo", "local.demo", "run the topology of real flights, print the results, and stop everything"),
     (WITHOUT_PROJECT, "project.init", "create a project: a folder of topologies and their SLAs"),
-    ("up", "stack.up", "start topologies, Kafka and Airflow on this machine, and wait for the first results"),
+    ("up", "local.up", "start topologies, Kafka and Airflow on this machine, and wait for the first results"),
     ("status", "explain.status", "show the streams: state, records, first latency, and the cause of missing results"),
-    ("logs", "stack.logs", "show the log of a stream's driver"),
-    ("restart", "stack.restart", "restart the driver of a stream"),
-    ("topic", "stack.topic", "create or list topics at the local broker, or print its address"),
-    ("down", "stack.down", "drain all streams and stop everything, or drain the streams of some topologies"),
-    ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
+    ("logs", "local.logs", "show the log of a stream's driver"),
+    ("restart", "local.restart", "restart the driver of a stream"),
+    ("topic", "local.topic", "create or list topics at the local broker, or print its address"),
+    ("down", "local.down", "drain all streams and stop everything, or drain the streams of some topologies"),
+    ("run", "local.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("test", "project.test", "run tests of topologies in memory: records that go in, and rows that must come out"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
-    ("publish", "outside.publish", "give other tools tables and lineage: DuckDB, catalogs of Spark, OpenLineage"),
+    ("publish", "export.publish", "give other tools tables and lineage: DuckDB, catalogs of Spark, OpenLineage"),
     (
         "schema",
-        "outside.schema",
+        "export.schema",
         "print or write JSON Schemas of files of topologies, tests, SLAs and channels, for editors",
     ),
     ("watch", "explain.watch", "show the age of Delta tables that any program writes, from their logs"),
@@ -123,13 +123,13 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("reset-time", "repair.reset_time", "set the time of a partition back after a record from the future"),
     ("plan", "project.plan", "compare a topology file with what its streams have kept: what goes on, begins, ends"),
     ("begin", "repair.begin", "let an operator begin anew, without its states, after its meaning has changed"),
-    ("start-over", "stack.start_over", "delete all that a topology has written, and start it as if it were new"),
+    ("start-over", "local.start_over", "delete all that a topology has written, and start it as if it were new"),
     ("reshard", "repair.reshard", "change the number of shards of a drained stream"),
     ("upgrade", "repair.upgrade", "say whether the warehouse has the format of this version"),
     ("requeue", "repair.requeue", "send quarantined or late records to their topics again, each once"),
-    ("metrics", "outside.metrics", "print metrics for Prometheus, or alerting rules from the SLAs"),
-    ("serve-metrics", "outside.serve_metrics", "serve metrics to Prometheus, or push them to OpenTelemetry"),
-    (PASSED_ON, "stack.replay", "play real flights of 2013 into Kafka; `tidemark replay --help` shows how"),
+    ("metrics", "export.metrics", "print metrics for Prometheus, or alerting rules from the SLAs"),
+    ("serve-metrics", "export.serve_metrics", "serve metrics to Prometheus, or push them to OpenTelemetry"),
+    (PASSED_ON, "local.replay", "play real flights of 2013 into Kafka; `tidemark replay --help` shows how"),
 )
 """Names of commands, their modules of `tidemark.cli`, and their help.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.escaping import inert
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import latencies_in_places
 from tidemark.facts.path_facts import UNFINISHED
 from tidemark.facts.topology_changes import RecordedChange, topology_changes, with_compared
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
+from tidemark.safe_text import inert
 from tidemark.semantics.critical_path import FINISHED_MS
 from tidemark.semantics.quantiles import MEDIAN, median_sql, place_sql, quantile_sql
 

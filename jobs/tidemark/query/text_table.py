@@ -14,7 +14,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from tidemark.escaping import inert, one_line
+from tidemark.safe_text import inert, one_line
 
 Row = Sequence[Any]
 

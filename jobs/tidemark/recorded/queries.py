@@ -22,13 +22,13 @@ from typing import Any
 from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidSpec, TidemarkError
-from tidemark.escaping import one_line
 from tidemark.graph import cycle_in, in_order
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.source_place import DELTA, FILES, Elsewhere
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.topology import JobLaunch, SubTopology, Topology, of_jobs
+from tidemark.safe_text import one_line
 from tidemark.storage.location import replace
 from tidemark.storage.locks import own_folder
 

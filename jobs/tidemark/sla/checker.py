@@ -23,7 +23,6 @@ from math import ceil
 import tidemark.allocator  # noqa: F401 - before others import Arrow
 from tidemark.bounded_http import NoAnswer, ask
 from tidemark.clock import wall_clock_ms
-from tidemark.escaping import log_to_stderr
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
@@ -31,6 +30,7 @@ from tidemark.model.slas.channel_spec import channels_of
 from tidemark.model.slas.sla_spec import load_usable, recorded_topologies
 from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.batch_job import topology
+from tidemark.safe_text import log_to_stderr
 from tidemark.sla.checker_lines import Asked, Looked, Settings
 from tidemark.sla.watch import Promised, SlaWatch
 from tidemark.storage.location import location

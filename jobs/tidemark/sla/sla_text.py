@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 
-from tidemark.escaping import one_line
 from tidemark.model.measures.registry import Need
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, exact_percent, for_people, percent
 from tidemark.model.sla_events import AlertCause, SlaResult, StaleGroup
+from tidemark.safe_text import one_line
 from tidemark.semantics.sla import (
     BurnRate,
     ChangeMaximums,

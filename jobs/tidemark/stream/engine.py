@@ -24,8 +24,6 @@ from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
-from tidemark.stream.distributed.resharding import begun_behind, reshard, states_after
-from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
@@ -35,6 +33,8 @@ from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitio
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import JoinedTables
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
+from tidemark.stream.shards.resharding import begun_behind, reshard, states_after
+from tidemark.stream.shards.shards import Collect, Executors, Shards
 from tidemark.stream.startup.fatal import blame
 from tidemark.stream.startup.load import load_whole
 from tidemark.stream.startup.source_list import continued

@@ -34,8 +34,6 @@ from tidemark.spark_session import have_checkpoints_written
 from tidemark.storage.disk import Disk, Work
 from tidemark.storage.fence import Fence
 from tidemark.storage.object_path import ObjectPath
-from tidemark.stream.distributed.on_spark import SparkExecutors
-from tidemark.stream.distributed.shards import Collect, DriverIntake, Executors
 from tidemark.stream.driver.clock_skew import ClockSkew
 from tidemark.stream.driver.launch import LaunchOptions
 from tidemark.stream.driver.pace import Pace
@@ -60,6 +58,8 @@ from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_ro
 from tidemark.stream.read.source_tables import SourceTables
 from tidemark.stream.read.sources import collect, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
+from tidemark.stream.shards.on_spark import SparkExecutors
+from tidemark.stream.shards.shards import Collect, DriverIntake, Executors
 from tidemark.stream.startup.fatal import FailedBatch, records_to_skip
 from tidemark.stream.startup.source_list import ask_for_starts
 from tidemark.stream.startup.unread import refuse_unstable

@@ -14,13 +14,13 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.disk import Disk, of_driver_before
-from tidemark.stream.distributed.resharding import forget
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.reason import as_reason
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import RunOptions, StreamQuery, check_may_go_on, read_secrets
+from tidemark.stream.shards.resharding import forget
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import DEATH, cause_of, count_error, count_kill
 from tidemark.stream.startup.soundness import refuse_unless_sound

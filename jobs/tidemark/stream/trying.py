@@ -32,12 +32,12 @@ from pyspark.sql import SparkSession
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control
-from tidemark.escaping import log_to_stderr
 from tidemark.model.project.connections import Clusters, addressed_clusters
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import with_secrets
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
+from tidemark.safe_text import log_to_stderr
 from tidemark.spark_session import local_settings, session
 from tidemark.storage.library import PACKAGE
 from tidemark.storage.location import location

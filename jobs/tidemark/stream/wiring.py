@@ -18,8 +18,6 @@ from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.decide.time_resets import TimeResets
 from tidemark.stream.decide.waits import LooksBefore, no_looks
-from tidemark.stream.distributed.host_clocks import HostClocks
-from tidemark.stream.distributed.shards import Shards
 from tidemark.stream.driver.heartbeats import ClockOffsets
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
@@ -31,6 +29,8 @@ from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
 from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
 from tidemark.stream.read.joined_tables import JoinedTables, Reference
 from tidemark.stream.read.table_marks import TableMarks
+from tidemark.stream.shards.host_clocks import HostClocks
+from tidemark.stream.shards.shards import Shards
 from tidemark.stream.startup.state_compatibility import refuse_other_types, types
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.write.commit import BatchCommitter

@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.query.text_table import as_document, format_table
+from tidemark.safe_text import one_line
 from tidemark.watch.commits import Clock, Span, Unreadable, Writer
 from tidemark.watch.rules import TableAge
 

@@ -8,8 +8,8 @@ from airflow.sdk import DAG
 
 from tidemark.model.project.extras import can_publish
 from tidemark_airflow.dags.settings import WAREHOUSE, dag, topologies
-from tidemark_airflow.tasks.assets import PublishIntervals
-from tidemark_airflow.tasks.stream import RETRIES, Supervision
+from tidemark_airflow.operators.assets import PublishIntervals
+from tidemark_airflow.operators.stream import RETRIES, Supervision
 
 DOC = """
 Publishes complete intervals of the tables of the topology `{name}`: one event of an asset for each interval, whose

@@ -8,7 +8,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from tidemark_airflow.dags.settings import BOOTSTRAP, WAREHOUSE, dag, topologies
-from tidemark_airflow.tasks.decisions import ANSWERED_WITHIN, CAN_ASK, TASK, DecisionOperator
+from tidemark_airflow.operators.decisions import ANSWERED_WITHIN, CAN_ASK, TASK, DecisionOperator
 
 DOC = """
 Asks a person about a command that repairs streams of the topology `{name}`, and runs it if that person approves. Each

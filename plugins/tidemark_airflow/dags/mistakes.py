@@ -6,7 +6,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.topology import name_in
 from tidemark_airflow.dags import settings
-from tidemark_airflow.tasks import sla
+from tidemark_airflow.operators import sla
 
 
 def refuse_mistakes() -> None:

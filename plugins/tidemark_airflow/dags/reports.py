@@ -26,8 +26,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 from tidemark_airflow.dags.hours import HourlyReportSensor
 from tidemark_airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
-from tidemark_airflow.tasks.assets import TopologyJob
-from tidemark_airflow.tasks.sla import JudgeSuites, tell_of_missed_checks
+from tidemark_airflow.operators.assets import TopologyJob
+from tidemark_airflow.operators.sla import JudgeSuites, tell_of_missed_checks
 
 HOURLY = """
 Reports on the topology `{name}` for one interval of the finish clock. A second run replaces the interval's rows.

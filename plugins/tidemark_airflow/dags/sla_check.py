@@ -1,6 +1,6 @@
 """The DAGs that tell people of incidents, and check SLAs for an instant on request.
 
-There is one per topology. The checker asks for its runs: see `tidemark_airflow.tasks.checks`.
+There is one per topology. The checker asks for its runs: see `tidemark_airflow.operators.checks`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, chain
 
 from tidemark_airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
-from tidemark_airflow.tasks.checks import asked_asset
-from tidemark_airflow.tasks.sla import CheckSlas, DeliverChanges, JudgeSuites, PublishChanges, channels
+from tidemark_airflow.operators.checks import asked_asset
+from tidemark_airflow.operators.sla import CheckSlas, DeliverChanges, JudgeSuites, PublishChanges, channels
 
 DOC = """
 Runs when the checker has found that a promise of the topology `{name}` breaks or holds again, or that a channel has

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Param
 from tidemark.model.topology import Time
 from tidemark_airflow.dags.hours import FirstReport
 from tidemark_airflow.dags.settings import BOOTSTRAP, WAREHOUSE, dag, topologies
-from tidemark_airflow.tasks.stream import RETRIES, StreamOperator
+from tidemark_airflow.operators.stream import RETRIES, StreamOperator
 
 DOC = """
 Runs the streams of the topology `{name}`, one task each, until they are drained.

@@ -39,7 +39,6 @@ from tidemark.bounded_http import json_of
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError, UnreadableFile
-from tidemark.escaping import inert
 from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.history import history
 from tidemark.facts.latency_places import ChartSpan
@@ -73,6 +72,7 @@ from tidemark.reports.pages.topology_page import (
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import SETTINGS, PartChange, as_usual
+from tidemark.safe_text import inert
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import (
     AlertDecision,
@@ -86,6 +86,7 @@ from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
 from tidemark.storage.object_path import ObjectPath
 from tidemark_airflow.dags.settings import TOPOLOGIES, broken, topologies
+from tidemark_airflow.operators.store import warehouse_at
 from tidemark_airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared_while
 from tidemark_airflow.pages.decisions import FIELDS, FORM_POLICY, decision_of, decision_page
 from tidemark_airflow.pages.login import (
@@ -100,7 +101,6 @@ from tidemark_airflow.pages.login import (
     is_from_other_site,
     login_url,
 )
-from tidemark_airflow.tasks.store import warehouse_at
 
 log = logging.getLogger(__name__)
 HEADERS = {

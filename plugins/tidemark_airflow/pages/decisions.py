@@ -8,9 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import is_text
 from tidemark.model.settings.intervals import utc
 from tidemark.reports.pages.templates import POLICY, template
+from tidemark.safe_text import is_text
 from tidemark.semantics.incidents import Decision, DecisionSubject
 from tidemark.sla.incidents.decisions import AlertDecision, DecisionFacts, end_ms
 

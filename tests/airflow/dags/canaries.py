@@ -7,8 +7,8 @@ from airflow.sdk import DAG, Param, chain
 
 from tidemark.model.slas.channel_spec import parse
 from tidemark.model.topology import load
-from tidemark_airflow.tasks.sla import DeliverChanges, channels
-from tidemark_airflow.tasks.spark import BatchJob
+from tidemark_airflow.operators.sla import DeliverChanges, channels
+from tidemark_airflow.operators.spark import BatchJob
 
 NUMBERS = Path(os.environ["TIDEMARK_TEST_TOPOLOGIES"]) / "numbers.toml"
 WAREHOUSE = "{{ params.warehouse }}"

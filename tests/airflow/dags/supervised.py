@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Param
 TESTS = Path(os.environ["TIDEMARK_TESTS"])
 sys.path.append(str(TESTS))
 from support.supervised_streams import FIRST_LOOK_S, RIGHT_TO_KILL, RIGHT_TO_KILL_WITH_SPARK  # noqa: E402
-from tidemark_airflow.tasks.stream import RETRIES, StreamOperator, Supervision  # noqa: E402
+from tidemark_airflow.operators.stream import RETRIES, StreamOperator, Supervision  # noqa: E402
 
 HERE = TESTS / "airflow"
 

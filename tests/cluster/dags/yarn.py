@@ -15,8 +15,8 @@ TESTS = Path(os.environ["TIDEMARK_TESTS"])
 sys.path.append(str(TESTS))
 from support.supervised_streams import FIRST_LOOK_S, RIGHT_TO_KILL_ON_YARN  # noqa: E402
 from tidemark.model.topology import load  # noqa: E402
-from tidemark_airflow.tasks.spark import BatchJob  # noqa: E402
-from tidemark_airflow.tasks.stream import RETRIES, StreamOperator, Supervision  # noqa: E402
+from tidemark_airflow.operators.spark import BatchJob  # noqa: E402
+from tidemark_airflow.operators.stream import RETRIES, StreamOperator, Supervision  # noqa: E402
 
 NUMBERS = Path(os.environ["TIDEMARK_TEST_TOPOLOGIES"]) / "numbers.toml"
 WAREHOUSE = "{{ params.warehouse }}"

@@ -19,7 +19,6 @@ from tidemark.cli.shared.options import add_format, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import one_line
 from tidemark.facts.answers import answers_over
 from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.kinds.operator import Operator
@@ -28,6 +27,7 @@ from tidemark.model.settings.intervals import instant_ms, iso, on_the_clock
 from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
+from tidemark.safe_text import one_line
 from tidemark.why.intervals import IntervalState, interval_state, newest_time_ms, table_operator, with_changes
 from tidemark.why.walk import scene
 

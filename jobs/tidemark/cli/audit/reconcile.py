@@ -8,11 +8,11 @@ from tidemark.cli.audit.audited import add_topology, tracer_and_topics
 from tidemark.cli.shared.options import add_format
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import one_line
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.settings.intervals import Grain, instant_ms, iso_day
 from tidemark.query.text_table import as_csv, as_document, format_table
 from tidemark.reports.batch_job import add_bootstrap
+from tidemark.safe_text import one_line
 from tidemark.trace.counts import OUTCOME_WORDS, Reconciliation, reconcile
 
 FORMATS = ("table", "csv", "json")

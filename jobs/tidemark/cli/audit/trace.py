@@ -9,12 +9,12 @@ from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.cli.shared.options import add_format, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import one_line
 from tidemark.facts.versions import Commit, NoVersion
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.settings.intervals import iso
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import add_bootstrap
+from tidemark.safe_text import one_line
 from tidemark.trace.lineage import RowTrace, trace_row
 from tidemark.trace.outcomes import RecordPlace, RecordTrace, Visible
 

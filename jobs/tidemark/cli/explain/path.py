@@ -17,7 +17,6 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
-from tidemark.escaping import one_line
 from tidemark.facts.answers import Row
 from tidemark.facts.path_facts import physical_name
 from tidemark.facts.topology_changes import change_line
@@ -33,6 +32,7 @@ from tidemark.reports.paths.path_text import (
     judged_text,
     task_text,
 )
+from tidemark.safe_text import one_line
 from tidemark.semantics.critical_path import STANDS_STILL
 
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")

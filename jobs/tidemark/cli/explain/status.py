@@ -18,7 +18,6 @@ from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import one_line
 from tidemark.facts.answers import Row
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -35,6 +34,7 @@ from tidemark.reports.pages.topology_state import (
     told_cause,
     unchecked_text,
 )
+from tidemark.safe_text import one_line
 from tidemark.semantics.liveness import Liveness
 from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing

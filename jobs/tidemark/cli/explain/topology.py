@@ -13,7 +13,6 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
-from tidemark.escaping import one_line
 from tidemark.facts.answers import Row
 from tidemark.model.settings.intervals import epoch_ms, instant_ms, iso, on_the_clock
 from tidemark.model.topology import Topology
@@ -21,6 +20,7 @@ from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.pages.topology_state import explained_text
 from tidemark.reports.paths.path_text import age_text
+from tidemark.safe_text import one_line
 from tidemark.semantics.critical_path import STANDS_STILL
 
 SHOWN_AS = {

@@ -13,10 +13,10 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
-from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.query.text_table import as_document
 from tidemark.reports.documents.why import why_document
+from tidemark.safe_text import one_line
 from tidemark.why.evidence.findings import WhyFinding
 
 

@@ -23,7 +23,6 @@ from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.errors import InvalidArgument, InvalidSpec, UnreadableFile
-from tidemark.escaping import one_line
 from tidemark.graph import reached
 from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.kafka_end import KafkaEnd
@@ -45,13 +44,14 @@ from tidemark.model.topology import Topology, different_spark, load_each, load_p
 from tidemark.recorded.queries import recorded_topologies
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
 from tidemark.reports.promises import cannot_be_kept
-from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.safe_text import one_line
+from tidemark.sample.topic_sample import SampledCluster
 from tidemark.semantics.strategy import Strategy
-from tidemark.stream.distributed.sharding import not_sharded
 from tidemark.stream.kafka.client import marks_in_compacted
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.shards.sharding import not_sharded
 from tidemark.stream.startup.changes import streams_of
 
 

@@ -24,9 +24,9 @@ from tidemark.model.settings.lengths import for_people, length_in_toml, percent
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import waits_for_windows
-from tidemark.sampling.disorder import covering_ms, late_share
-from tidemark.sampling.parsed import lags_ms, newest_ms, parse_sample
-from tidemark.sampling.topic_sample import SampledCluster, TopicSample, ask_for
+from tidemark.sample.disorder import covering_ms, late_share
+from tidemark.sample.parsed import lags_ms, newest_ms, parse_sample
+from tidemark.sample.topic_sample import SampledCluster, TopicSample, ask_for
 from tidemark.semantics.sla import Sla
 from tidemark.stream.read.parsing import SchemasOf, no_schemas
 from tidemark.why.causes.inputs import reasons_of

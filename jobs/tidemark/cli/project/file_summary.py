@@ -10,7 +10,7 @@ from tidemark.model.project.connections import Clusters, topic_command
 from tidemark.model.project.extras import can_publish
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.sample.topic_sample import SampledCluster
 
 
 def file_summary(

@@ -16,11 +16,11 @@ from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.output import say
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import inert
 from tidemark.model.project.connections import Cluster, named_address, topic_command
 from tidemark.model.project.files import TESTS, Project
-from tidemark.sampling.proposal import Proposal, propose
-from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.safe_text import inert
+from tidemark.sample.proposal import Proposal, propose
+from tidemark.sample.topic_sample import SampledCluster
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from tidemark.model.project.connections import CLUSTER
 from tidemark.model.project.files import TESTS, Project, is_project
 from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
 from tidemark.model.slas import channel_spec, sla_keys
-from tidemark.sampling.proposal import slug
+from tidemark.sample.proposal import slug
 
 TOPOLOGIES = """\
 This folder has one TOML file per topology. The example reads a topic, counts records per sensor and minute, and writes

@@ -28,11 +28,11 @@ from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import delete_rows
 from tidemark.storage.delta.types import owner_of
-from tidemark.stream.distributed.resharding import forget, write_anew
 from tidemark.stream.journal.entries import Journal, newest_entry
 from tidemark.stream.journal.place import newest_batch_at
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.shards.resharding import forget, write_anew
 from tidemark.stream.startup.changes import begins_with, goes_on_behind, keeps_states, windowed
 from tidemark.stream.startup.state_compatibility import changed, meanings, types
 from tidemark.stream.state.files import remove_unnamed

@@ -22,12 +22,12 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.format import refuse_other
-from tidemark.stream.distributed.resharding import forget, remembered_shards, write_anew
-from tidemark.stream.distributed.sharding import Sharding, sharding
 from tidemark.stream.journal.entries import Journal, newest_entry
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.shards.resharding import forget, remembered_shards, write_anew
+from tidemark.stream.shards.sharding import Sharding, sharding
 from tidemark.stream.state.files import files_of, remove_unnamed
 
 

@@ -1,4 +1,4 @@
-"""Gives all other commands access to the local stack, `tidemark.embedded`."""
+"""Gives all other commands access to the local stack, `tidemark.local`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import shlex
 from pathlib import Path
 
 from tidemark.control import process
-from tidemark.embedded import airflow, broker, guard, stack
-from tidemark.embedded.airflow_api import SUCCESS, AirflowApi
-from tidemark.embedded.conductor import (
+from tidemark.errors import InvalidArgument
+from tidemark.local import airflow, broker, guard, stack
+from tidemark.local.airflow_api import SUCCESS, AirflowApi
+from tidemark.local.conductor import (
     EXAMPLE,
     PARTS,
     Conductor,
@@ -20,10 +21,9 @@ from tidemark.embedded.conductor import (
     step,
     wait_for_drained,
 )
-from tidemark.embedded.remembered import InstallationState
-from tidemark.embedded.stack import Home
-from tidemark.embedded.topics import topics_of
-from tidemark.errors import InvalidArgument
+from tidemark.local.remembered import InstallationState
+from tidemark.local.stack import Home
+from tidemark.local.topics import topics_of
 from tidemark.model.project.files import Project
 
 __all__ = [

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TextIO
 
-from tidemark.escaping import inert
+from tidemark.safe_text import inert
 
 
 def say(text: str, stream: TextIO | None = None) -> None:

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.escaping import hide
 from tidemark.model.project.files import Project
 from tidemark.model.project.kafka_security import (
     ISOLATION,
@@ -35,6 +34,7 @@ from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, TableForm, Values, optional, refuse_mistakes, required
 from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.value_types import HOW_TO_NAME, IDENTIFIER, refuse
+from tidemark.safe_text import hide
 
 T = TypeVar("T")
 

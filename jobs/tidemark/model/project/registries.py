@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidemark.errors import InvalidArgument
-from tidemark.escaping import hide
 from tidemark.model.project.connections import REGISTRY, REGISTRY_EXAMPLE, named_tables, shared_tables
 from tidemark.model.project.kafka_security import refuse_alone, unusable
 from tidemark.model.project.secrets import EMPTY_VAULT, PATH, SECRET, SecretPlace, Value, Vault, located, text_or_place
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import TableForm, Values, optional, required
 from tidemark.model.settings.value_types import ADDRESS, refuse
+from tidemark.safe_text import hide
 
 TABLE = REGISTRY.name
 

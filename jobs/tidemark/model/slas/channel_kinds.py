@@ -62,7 +62,7 @@ SMTP = _connection("smtp_default", "the mail server")
 
 
 def _mail(values: Values) -> Notifier:
-    return "tidemark_airflow.tasks.mail.MailNotifier", {
+    return "tidemark_airflow.notifiers.mail.MailNotifier", {
         "to": list(values[TO]),
         "from_email": values[FROM],
         "smtp_conn_id": values[SMTP],
@@ -93,7 +93,7 @@ PAGERDUTY_EVENTS = _connection("pagerduty_events_default", "its password is the 
 
 
 def _pagerduty(values: Values) -> Notifier:
-    return "tidemark_airflow.tasks.receivers.PagerDutyNotifier", {"connection": values[PAGERDUTY_EVENTS]}
+    return "tidemark_airflow.notifiers.receivers.PagerDutyNotifier", {"connection": values[PAGERDUTY_EVENTS]}
 
 
 register(ChannelKind(name="pagerduty", keys=(PAGERDUTY_EVENTS,), notifier=_pagerduty, keeps_state=True))
@@ -110,7 +110,7 @@ VALID_FOR = defaulted(
 
 def _alertmanager(values: Values) -> Notifier:
     arguments = {"connection": values[ALERTMANAGER_HOST], "valid_for_ms": values[VALID_FOR]}
-    return "tidemark_airflow.tasks.receivers.AlertmanagerNotifier", arguments
+    return "tidemark_airflow.notifiers.receivers.AlertmanagerNotifier", arguments
 
 
 register(
@@ -127,7 +127,7 @@ WEBHOOK_HOST = _connection("webhook_default", "its host is the URL, and its pass
 
 
 def _webhook(values: Values) -> Notifier:
-    return "tidemark_airflow.tasks.receivers.WebhookNotifier", {"connection": values[WEBHOOK_HOST]}
+    return "tidemark_airflow.notifiers.receivers.WebhookNotifier", {"connection": values[WEBHOOK_HOST]}
 
 
 register(ChannelKind(name="webhook", keys=(WEBHOOK_HOST,), notifier=_webhook, keeps_state=True))

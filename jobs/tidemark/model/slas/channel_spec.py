@@ -26,7 +26,7 @@ from tidemark.semantics.sla import Severity
 
 LOG = "log"
 """The channel of every topology: the log of the task that delivers."""
-LOG_NOTIFIER = "tidemark_airflow.tasks.sla.LogNotifier"
+LOG_NOTIFIER = "tidemark_airflow.operators.sla.LogNotifier"
 
 
 KIND = required(

@@ -20,7 +20,6 @@ from markupsafe import Markup, escape
 
 from tidemark.account.owners.registry import is_at_operator
 from tidemark.collecting import present
-from tidemark.escaping import inert
 from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import INSTANTS, utc
 from tidemark.model.settings.lengths import exact_percent, for_people, percent
@@ -29,9 +28,10 @@ from tidemark.reports.paths.path_text import (
     judged_windows_text,
     part_text,
 )
+from tidemark.safe_text import inert
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
-"""Matches commands in remedies, as `escaping.as_code` writes them.
+"""Matches commands in remedies, as `safe_text.as_code` writes them.
 
 Other text in backticks, such as that of a record, stays text.
 """

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from tidemark.collecting import present
-from tidemark.escaping import one_line
 from tidemark.model.sla_events import AlertCause
+from tidemark.safe_text import one_line
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.sla import Severity
 from tidemark.sla.incidents.due import DueAlert

@@ -9,9 +9,9 @@ from html import escape
 from urllib.parse import quote
 
 from tidemark.account.owners.registry import OWNERS
-from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people, percent
+from tidemark.safe_text import one_line
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from tidemark.errors import TidemarkError
-from tidemark.escaping import without_secrets
+from tidemark.safe_text import without_secrets
 
 MOST_OF_A_REASON = 2_000
 """Most characters of a reason. It is a column of `heartbeats`."""

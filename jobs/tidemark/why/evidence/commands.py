@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from tidemark.escaping import as_code
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.windows import Shape
 from tidemark.model.topology import JobLaunch
+from tidemark.safe_text import as_code
 from tidemark.semantics.liveness import GOES_ON
 from tidemark.why.evidence.snapshot import Scene
 

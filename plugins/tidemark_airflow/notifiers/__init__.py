@@ -1,0 +1,1 @@
+"""Notifiers of channels: mail, PagerDuty, Alertmanager, webhooks."""
