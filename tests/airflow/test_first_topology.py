@@ -138,8 +138,9 @@ def test_a_topic_has_an_alert_and_a_critical_path(shell: Shell) -> None:
     folder = Path(shell.run("pwd").strip())
     assert folder.name == "sensors"
     go_through(shell, "2. A topic", folder)
-    (checked,) = go_through(shell, "3. The topology", folder)
+    checked, tested = go_through(shell, "3. The topology", folder)
     assert re.search(r"readings/\w+: readings, newest, board", checked)
+    assert "a late reading does not replace a newer one" in tested
 
     (started,) = go_through(shell, "4. Start", folder)
     assert re.search(r"readings/\w+ +running +[\d,]+ .* http://127\.0\.0\.1:\d+/", started), started

@@ -211,7 +211,7 @@ def test_what_is_over_and_why_is_said(opened: Opened) -> None:
         in said
     )
     causes = opened.page.locator("#causes").inner_text()
-    assert "the operator `slow` worked for 430 ms, usually 400 ms" in causes
+    assert "the operator slow worked for 430 ms, usually 400 ms" in causes
 
 
 def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[2] / "jobs"))
 import stream
 from tidemark.stream import query
 from tidemark.stream.engine import Collect, Engine

@@ -238,7 +238,11 @@ def test_a_sink_that_gets_the_key_later_keeps_its_rows(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ('input = "newest"\ntable = "board"', 'input = "sensors"\ntable = "board"', "reads the source 'sensors'"),
-        ('mode = "current"\n', "", 'mode is not "current"'),
+        (
+            'mode = "current"\n',
+            "",
+            "last_seen_at: is true, but mode is .append.; leave it out",
+        ),
         ('columns = ["room", "v"]', 'columns = ["room", "v", "last_seen_at"]', "a Delta sink adds"),
     ],
 )

@@ -226,7 +226,7 @@ def test_refresh_is_for_current_rows_and_a_minute_by_default(tmp_path: Path) -> 
     board = Play(BOARD, tmp_path).topology.operators["board"]
     assert isinstance(board, Sink)
     assert (board.refresh_ms, board.appends_to) == (60_000, "changes_of_board")
-    with pytest.raises(TidemarkError, match='refresh: is set, but mode is not "current"'):
+    with pytest.raises(TidemarkError, match="refresh: is '1 s', but mode is 'append'; leave it out"):
         Play(BOARD.replace('mode = "current"\nkey = ["id"]', 'refresh = "1 s"'), tmp_path)
     with pytest.raises(TidemarkError, match="which is reserved for Tidemark"):
         Play(BOARD.replace('table = "board"', 'table = "changes_of_x"'), tmp_path)

@@ -119,7 +119,7 @@ def test_a_local_day_lasts_23_hours_when_the_clock_goes_forward(tmp_path: Path) 
             '{ tumbling = "1 d", timezone = "America/New_Yrk" }',
             "is not a known time zone; use an IANA name, such as America",
         ),
-        ('{ session = "1 min", timezone = "America/New_York" }', "but the window is a session; leave it out"),
+        ('{ session = "1 min", timezone = "America/New_York" }', "but there is no tumbling or hopping; leave it out"),
         ('{ hopping = "1 d", every = "1 h", timezone = "Asia/Tokyo" }', 'start every 1 h; start them every "2 h"'),
     ],
 )

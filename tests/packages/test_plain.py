@@ -9,13 +9,14 @@ import pytest
 from packages.fresh import PROJECT, FreshEnvironment
 
 IMPORTS = """
-import importlib, pkgutil, tidemark
+import importlib, pkgutil, tidemark, tidemark_airflow
 absent = set()
-for module in pkgutil.walk_packages(tidemark.__path__, "tidemark."):
-    try:
-        importlib.import_module(module.name)
-    except ModuleNotFoundError as error:
-        absent.add(error.name)
+for package in (tidemark, tidemark_airflow):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            absent.add(error.name)
 print(sorted(absent))
 """
 TABLE = """

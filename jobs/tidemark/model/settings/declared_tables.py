@@ -455,7 +455,7 @@ class TableForm:
         better ones for keys that are missing, by name, in TOML. Files that it names lie in *folder*.
         """
         values = Values(file, at, folder=folder)
-        if not isinstance(table, dict):
+        if not isinstance(table, Mapping):
             values.mistakes.append(InvalidSpec.at(file, at, f"is {table!r}", f"write a table [{at}]"))
             return values
         values.kind, values.written = self.kind_of(table), table

@@ -1077,7 +1077,7 @@ INCIDENTS = Table(
         (
             "crossed_at",
             "timestamp",
-            "broken_since where that is the instant at which a limit was crossed; null: only that check is known",
+            "broken_since where it is the instant of the crossing of a limit; null: only that check is known",
         ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "as in sla_results, of that check; when acknowledged the worst so far"),
@@ -1108,7 +1108,7 @@ ALERTS = Table(
         ("changed_at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
         ("opened_at", "timestamp", "instant of the check that opened the incident or alert"),
         ("broken_since", "timestamp", "instant of the first breach of its SLAs, as in incidents"),
-        ("crossed_at", "timestamp", "as in incidents, of that breach"),
+        ("crossed_at", "timestamp", "instant of the crossing, as in incidents, of that breach"),
         ("run_id", "string", "Airflow run that wrote it; null: a deadline passed"),
         ("cause", "string", "as in sla_results; null: an incident without a cause"),
         ("cause_sub_topology", "string", "as in sla_results"),
