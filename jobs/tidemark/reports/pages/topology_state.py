@@ -32,7 +32,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import WORKS, Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.accounted import accounted, of_broken_sla
+from tidemark.why.accounted import accounted, finding_of_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.causes.inputs import QUIET_AFTER_MS
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
@@ -202,7 +202,7 @@ class TopologyState:
         if row is None:
             return None
         cause = AlertCause(**row["causes"][0])
-        return of_broken_sla(self.topology, row["subject"], cause, row["blocked_by"])
+        return finding_of_sla(self.topology, row["subject"], cause, row["blocked_by"])
 
     @property
     def _of_late_results(self) -> WhyFinding | None:
