@@ -1,6 +1,7 @@
-"""When records arrived, where nobody stamped them, and how far a broker's stamps are off.
+"""When records arrived that no broker stamped, and how far the stamps of a broker's clock are off.
 
-A look with an offset included shows that the record had arrived, and one without that it had not.
+A driver looks for the newest offset of each partition. If a look includes the offset of a record, the record had
+arrived by then; the last look without that offset was before the arrival.
 """
 
 from __future__ import annotations
@@ -13,38 +14,41 @@ import polars as pl
 from tidemark.kernels.columns.quantiles import rank
 
 USUAL_DELAY = 0.02
-"""The quantile of (including look − event time) that is a usual delay: those records hardly waited for a look."""
+"""The quantile of (first look with the record − event time) that is the usual delay of a record until it arrives. It is
+low, because records with a short delay hardly waited for a look."""
 STAMPED = 5
-"""The offset of a broker's clock is bounded by the stamps of this many batches."""
+"""The newest batches by whose stamps the offset of a broker's clock is bounded."""
 
 
 class Offset(NamedTuple):
-    """A clock's offset: ms to take off its stamps for the clock that looked, give or take `error_ms`."""
+    """How far a clock is ahead of the driver's clock, ms, give or take `error_ms`."""
 
     offset_ms: int
     error_ms: int
 
 
 def usual_delays(reads: pl.DataFrame) -> pl.DataFrame:
-    """Returns `usual_ms`, the usual delay of each `stream`, `input` and `partition`.
+    """Returns the usual delay, `usual_ms`, of each `stream`, `input` and `partition`.
 
-    A row has these columns, `event_ms`, `n`, and `seen_ms`, the first look that included its `n` records.
+    A row of *reads* has these columns, `event_ms`, the number `n` of its records, and the first look that included
+    them, `seen_ms`.
     """
     partition = ["stream", "input", "partition"]
     ranked = reads.select(*partition, "n", usual_ms=pl.col("seen_ms") - pl.col("event_ms")).sort("usual_ms")
-    place = rank(pl.sum("n").over(partition), USUAL_DELAY)
+    usual_rank = rank(pl.sum("n").over(partition), USUAL_DELAY)
     return (
-        ranked.filter(pl.col("n").cum_sum().over(partition) > place)
+        ranked.filter(pl.col("n").cum_sum().over(partition) > usual_rank)
         .group_by(partition, maintain_order=True)
         .agg(pl.first("usual_ms"))
     )
 
 
 def with_created_arrivals(reads: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFrame:
-    """Returns records of topics with CreateTime with `arrived_ms` and `arrival_error_ms`.
+    """Returns *reads* of topics with CreateTime, in which no broker stamps arrivals, with estimates of their arrival.
 
-    They arrived the usual delay after their event time, or at the end of the range that the looks around them leave:
-    `excluded_ms` (null: nobody had looked before) and `seen_ms`. The error reaches to both ends of that range.
+    A record arrived between the last look without it, `excluded_ms` (null if nobody had looked before), and the first
+    one with it, `seen_ms`. In that range `arrived_ms` is as close as possible to the event time and the *usual* delay,
+    and `arrival_error_ms` reaches to both ends of the range.
     """
     first_ms = pl.col("excluded_ms").fill_null(pl.min_horizontal("event_ms", "seen_ms"))
     arrived_ms = (pl.col("event_ms") + pl.col("usual_ms")).clip(first_ms, pl.col("seen_ms"))
@@ -62,9 +66,10 @@ def with_created_arrivals(reads: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFr
 
 
 def begun_before(rows: pl.DataFrame, begun: pl.DataFrame, batch_id: pl.Expr) -> pl.DataFrame:
-    """Returns, in the order of *rows*, the other columns of *begun* of the newest begin of their input up to the batch.
+    """Returns for each of *rows*, in their order, what *begun* says of when its input began.
 
-    *begun* has `stream`, `input` and `batch_id`; an input that has always been there has nulls.
+    *begun* has a row for each begin, with `stream`, `input`, `batch_id` and more columns, which are returned. The
+    newest begin up to *batch_id* counts. An input that the stream has always had gets nulls.
     """
     asked = rows.select("stream", "input", batch_id=batch_id).with_row_index("nth").sort("batch_id", nulls_last=True)
     found = asked.join_asof(
@@ -74,15 +79,18 @@ def begun_before(rows: pl.DataFrame, begun: pl.DataFrame, batch_id: pl.Expr) -> 
 
 
 def at_source(looked_ms: str, begun_ms: pl.Series) -> pl.Expr:
-    """Returns the instant of a look; null if it was before the source began, since nobody looked at the source then."""
+    """Returns the instants of looks in the column *looked_ms*, null for a look from before the source began.
+
+    That look was at other sources. *begun_ms* has nulls for sources that the stream has always had.
+    """
     return pl.when(begun_ms.is_null() | (pl.col(looked_ms) >= begun_ms)).then(looked_ms)
 
 
 def stamped_offset(stamps: Iterable[tuple[int, int, int]]) -> Offset | None:
-    """Returns by how much a broker's clock is ahead of the one that looked; None: no offset agrees with all looks.
+    """Returns how far a broker's clock is ahead of the driver's; None if no offset agrees with all looks.
 
-    A stamp is one of a record of each of the newest STAMPED batches, with the last look without it and the first one
-    with it, by the clock that looked. An offset that may be 0 is taken for 0.
+    Each of *stamps* is about one record of a batch: its stamp by the broker's clock, and by the driver's clock the last
+    look without the record and the first one with it. The newest STAMPED of them count. The offset is 0 if it may be.
     """
     newest = list(stamps)[-STAMPED:]
     if not newest:

@@ -1,8 +1,9 @@
-"""Why a promise is broken: the one reader of the account of time, which every surface asks.
+"""Why a promise is broken. Every page, alert and command that explains one asks here.
 
-A promise about records is explained by records, one about intervals by windows, one about an operator's work by its
-work in batches. A table's staleness and a watermark's lag are the open account of the oldest result that is not visible
-yet; where nothing is open, shares of records explain them, as they do numbers of records. A contract names an owner.
+A promise about records is explained by the records that were late, one about intervals by windows, and one about an
+operator's work by its work in batches. Staleness of a table and lag of a watermark are explained by the oldest result
+that is not visible yet. Where no result is on its way, the reason is what became of the records that should have come,
+which also explains promises about numbers of records. A broken contract has the owner of the broken rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tidemark.account.now import StreamsNow
 from tidemark.account.numbers import shares_of_records, shares_since_newest_row
 from tidemark.account.open_records import OpenRecords, OpenResult
 from tidemark.account.open_time import OpenTime, waits_for_time
-from tidemark.account.outcomes import place_of
+from tidemark.account.outcomes import partition_name
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.registry import OWNERS
@@ -51,26 +52,31 @@ from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import BurnRate, Deadline, Sla, longest_kept_ms
 
 MOST_KEPT = 2_000
-"""What is expected is read from at most this many results that kept the promise, the newest ones."""
+"""Only this many of the newest results that kept the promise are compared with: they say what is expected."""
 LOOKS_BACK_MS, HOUR_MS = 600_000, 3_600_000
-"""The ledger of results begins so long before the first of them began to age, and that of the present at a whole hour.
-"""
+"""The ledger of results goes back LOOKS_BACK_MS before the first of them began to age. That of the present begins at a
+whole hour, so that several promises share it."""
 PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
-"""Returns the PARTS of results, numbered in their order."""
+"""A function that returns the PARTS of results, whose numbers are their positions."""
 
 
 def cause_of(
     topology: Topology, layout: Layout, spec: SlaSpec, *, at_ms: int, stored: Stored | None = None
 ) -> Explanation:
-    """Returns why *spec*, a promise of *topology*, was broken at *at_ms* (epoch ms).
+    """Returns why a promise was broken.
 
-    It is told from the tables in *layout* as they were *stored* when others asked; None: as they are now.
+    Args:
+        topology: the topology that makes the promise.
+        layout: where its tables are.
+        spec: the promise.
+        at_ms: the instant at which it was broken, epoch ms.
+        stored: tables that were opened already, so that several answers come from the same versions.
     """
     return cause_in(Known(AccountTables(layout, topology, stored or Stored()), at_ms, spec.over_ms), spec)
 
 
 def cause_in(known: Known, spec: SlaSpec) -> Explanation:
-    """Returns why *spec* was broken, as `cause_of` does: what is *known* over its length serves several promises."""
+    """Returns why *spec* was broken, as `cause_of` does. What is *known* can serve several promises of one length."""
     promise, tables, at_ms = JudgedPromise(known, spec), known.tables, known.at_ms
     match spec.measure.explained:
         case ExplainedBy.RECORDS:
@@ -89,9 +95,10 @@ def cause_in(known: Known, spec: SlaSpec) -> Explanation:
 
 @dataclass(frozen=True)
 class Known:
-    """What *tables* tell at an instant (epoch ms) of the `over_ms` before it, and of what was usual before these.
+    """What *tables* tell at an instant, `at_ms` (epoch ms), of the time that a promise is measured over.
 
-    It is read and computed once, when it is first asked for.
+    That time are the `over_ms` before the instant. What was usual is learnt from the time before. Each table is read,
+    and each result computed, once, when it is first asked for.
     """
 
     tables: AccountTables
@@ -101,25 +108,28 @@ class Known:
 
     @cached_property
     def recorded(self) -> Recorded:
-        """The rows of the tables."""
+        """The rows of the tables, from a day before the measured time on."""
         return self.tables.recorded(since_ms=self.at_ms - self.over_ms - DAY_MS, at_ms=self.at_ms)
 
     @cached_property
     def facts(self) -> AccountFacts:
-        """The facts of the account."""
+        """The facts from which the account is made, without what is usual."""
         return self.recorded.facts(self.tables.topology)
 
     def ledger(self, *, since_ms: int | None, usual_until_ms: int | None = None) -> Ledger:
-        """Returns whose each moment of a stream was from *since_ms* on; None: as far as is known.
+        """Returns the ledger of the streams from *since_ms* on; None goes back as far as rows do.
 
-        What was so before *usual_until_ms* is usual; None: before the `over_ms`. Both are epoch ms.
+        What is usual is learnt from batches before *usual_until_ms*; None is the beginning of the measured time. Both
+        are epoch ms.
         """
         until_ms = self.at_ms - self.over_ms if usual_until_ms is None else usual_until_ms
         facts = with_usual(self.facts, until_ms=until_ms)
         return Ledger.of(facts if since_ms is None else since(facts, since_ms - LOOKS_BACK_MS))
 
     def now(self, since_ms: int | None) -> StreamsNow:
-        """Returns what the streams do at the instant, and have done since *since_ms*, epoch ms; None: ever."""
+        """Returns what the streams do at the instant, and what they have done since *since_ms*, epoch ms; None is
+        ever.
+        """
         # Promises about the same tables ask for nearly the same time.
         hour = None if since_ms is None else since_ms // HOUR_MS
         if hour not in self._now:
@@ -130,7 +140,7 @@ class Known:
 
 @dataclass(frozen=True)
 class JudgedPromise:
-    """A promise, with what is *known* of the results that it is about."""
+    """A promise, with what is `known` of the results that it is about."""
 
     known: Known
     spec: SlaSpec
@@ -141,8 +151,9 @@ class JudgedPromise:
         return self.known.tables.topology
 
     def kept_ms(self, measured_ms: float) -> int:
-        """Returns the longest length, in whole ms, that keeps the limit which a length of *measured_ms* breaks: that
-        of an error, or else the lowest one.
+        """Returns the longest length in whole ms that keeps the promise, for a promise that *measured_ms* breaks.
+
+        If that length breaks the limit of an error, the error limit must be kept, and otherwise the lowest limit.
         """
         match self.spec.limits:
             case BurnRate():
@@ -155,23 +166,23 @@ class JudgedPromise:
                 return 0
 
     @cached_property
-    def places(self) -> list[str]:
-        """The operators whose rows the promise is about: those that write the table, or the one of that name."""
+    def operators(self) -> list[str]:
+        """The operators whose results the promise is about: those that write the table, or the one of that name."""
         operators = self.topology.operators.values()
-        named = [o.name for o in operators if self.spec.subject in {o.result_table, o.name}]
-        return named or [o.name for o in operators]
+        of_subject = [o.name for o in operators if self.spec.subject in {o.result_table, o.name}]
+        return of_subject or [o.name for o in operators]
 
     @property
     def sub_topology(self) -> SubTopology:
         """The sub-topology that the promise is about, or that runs its subject."""
         named = [sub for sub in self.topology.sub_topologies if sub.name == self.spec.subject]
-        return named[0] if named else self.topology.sub_topology_of(self.places[0])
+        return named[0] if named else self.topology.sub_topology_of(self.operators[0])
 
     # Results that are visible
 
     def records(self) -> Judged:
         """Returns the records that became visible late."""
-        results = self.known.facts.results.filter(pl.col("place").is_in(self.places))
+        results = self.known.facts.results.filter(pl.col("place").is_in(self.operators))
         return self._judged(_with_ages(results, "event_ms"), record_parts)
 
     def intervals(self) -> Judged:
@@ -192,21 +203,23 @@ class JudgedPromise:
 
     @property
     def _complete(self) -> pl.DataFrame:
-        """The intervals that are complete, with `age_ms` and, as `limit_ms`, their deadlines' age."""
+        """The intervals that are complete, with `age_ms`, and with `limit_ms`, the age that they may have at their
+        deadline.
+        """
         windows = self.known.facts.windows.filter(pl.col("place") == self.spec.subject)
-        of_intervals = {
+        limits_ms = {
             end_ms: self._deadline.at_ms(end_ms) - end_ms
             for end_ms in windows["end_ms"].unique()
             if self._every.end_of(self._every.start_of(end_ms - 1)) == end_ms
         }
-        limit_ms = pl.col("end_ms").replace_strict(of_intervals, default=None, return_dtype=MS)
+        limit_ms = pl.col("end_ms").replace_strict(limits_ms, default=None, return_dtype=MS)
         return _with_ages(windows, "end_ms").with_columns(limit_ms=limit_ms).drop_nulls("limit_ms")
 
     def work(self) -> Judged:
-        """Returns the batches in which the operator worked for too long, by the operator's segments alone."""
-        # A stateless operator is a part of the next step, whose name has both.
-        is_own = pl.col("detail").str.split("+").list.contains(self.spec.subject)
-        segments = self.known.facts.segments.filter(pl.col("owner") == OPERATOR, is_own)
+        """Returns the batches in which the operator worked for too long; only its own segments count."""
+        # A stateless operator runs in the step of the next one, and the name of that step has both: `map+table`.
+        is_of_operator = pl.col("detail").str.split("+").list.contains(self.spec.subject)
+        segments = self.known.facts.segments.filter(pl.col("owner") == OPERATOR, is_of_operator)
         placed = segments.join(
             driver_clocks(self.known.facts), on=["stream", "driver"], maintain_order="left"
         ).with_columns(
@@ -218,8 +231,11 @@ class JudgedPromise:
         return self._judged(_with_ages(work, "start_ms"), _parts_of_work)
 
     def _judged(self, results: pl.DataFrame, parts_of_results: PartsOf) -> Judged:
-        """Returns those of *results* (`n`, `age_ms`, `visible_ms`) that broke the promise, and those that kept it
-        before; each has its own longest age that keeps it, `limit_ms`, or that of the promise.
+        """Returns those of *results* that broke the promise, beside those before them that kept it.
+
+        A row of *results* stands for `n` results of `age_ms` that became visible at `visible_ms`. If it has `limit_ms`,
+        that is the longest age that keeps the promise; otherwise the promise has one limit for all.
+        *parts_of_results* makes their account.
         """
         at_ms = self.known.at_ms
         is_now = pl.col("visible_ms").is_between(at_ms - self.spec.over_ms, at_ms, closed="right")
@@ -242,12 +258,12 @@ class JudgedPromise:
         )
 
     def _ledger_of(self, results: pl.DataFrame, *, usual_until_ms: int | None = None) -> Ledger:
-        """Returns the ledger of the time in which *results* aged."""
+        """Returns the ledger of the time in which *results* aged, with what was usual before *usual_until_ms*."""
         began_ms = results.select((pl.col("visible_ms") - pl.col("age_ms")).min()).item()
         return self.known.ledger(since_ms=began_ms, usual_until_ms=usual_until_ms)
 
     def _measured_ms(self, results: pl.DataFrame) -> float:
-        """Returns the quantile of the ages of *results* that the promise limits, ms; 0 without any."""
+        """Returns the quantile of the ages of *results* that the promise limits, ms; 0 without results."""
         quantile = 1.0 if self.spec.measure.quantile is None else self.spec.measure.quantile
         ages = results.sort("age_ms").filter(pl.col("n").cum_sum() > rank(pl.sum("n"), quantile))["age_ms"]
         return float(ages[0]) if len(ages) else 0.0
@@ -261,6 +277,10 @@ class JudgedPromise:
         judged: int = 1,
         is_open: bool = False,
     ) -> Judged:
+        """Returns *results* with the *parts* of owners that can move the measure, and with the settings of the file.
+
+        The arguments are those fields of `Judged`.
+        """
         movers = [name for name in OWNERS if can_move(name, self.spec.measure)]
         return Judged(
             results=results,
@@ -276,7 +296,7 @@ class JudgedPromise:
     # The oldest result that is not visible yet
 
     def of_open_result(self) -> Explanation | None:
-        """Returns why the oldest result is not visible yet; None: no late result is on its way."""
+        """Returns why the oldest result is not visible yet; None if no result on its way is late."""
         ahead = self.ahead()
         if ahead is not None:
             return ahead
@@ -288,36 +308,41 @@ class JudgedPromise:
         return explain(self.judged_open(found)) if found is not None and is_late else None
 
     def of_silence(self) -> Explanation:
-        """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
+        """Returns what became of the records from which results should be on their way.
+
+        Most often they were not produced, or an operator has not sent them on.
+        """
         tables, at_ms = self.known.tables, self.known.at_ms
         if self.spec.measure is STALENESS:
             return shares_of_records(tables, self.spec, at_ms=at_ms)
-        of_stream = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
-        is_of_source = any(each.name == self.spec.subject for each in self.topology.outside_sources)
-        source = self.spec.subject if is_of_source else of_stream
+        main_source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
+        is_of_source = any(source.name == self.spec.subject for source in self.topology.outside_sources)
+        source = self.spec.subject if is_of_source else main_source
         shares = shares_since_newest_row(tables, [source], at_ms=at_ms)
-        # Where no record is known to be missing, time stands still all the same.
+        # Where no record is known to be missing, time stands still for want of new ones.
         return shares if shares.leaves else _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))
 
     def ahead(self) -> Explanation | None:
-        """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""
+        """Returns whose clock is ahead, if the event times of some records lie in the future; None otherwise."""
         reads = self.known.facts.reads.filter(pl.col("writer").is_null())
         early = reads.filter(pl.col("event_ms") > self.known.at_ms + LEAST_CLOCK_ERROR_MS).sort("event_ms")
         if early.is_empty():
             return None
         read = early.row(-1, named=True)
-        whose = place_of(read["input"], read["partition"])
+        partition = partition_name(read["input"], read["partition"])
         seen_ms = self.known.at_ms if read["arrived_ms"] is None else read["arrived_ms"]
         early_ms = seen_ms - read["event_ms"]
-        return _of_one(Leaf(owner=PRODUCER, detail=whose, amount_ms=early_ms, largest_ms=early_ms, touched=read["n"]))
+        return _of_one(
+            Leaf(owner=PRODUCER, detail=partition, amount_ms=early_ms, largest_ms=early_ms, touched=read["n"])
+        )
 
     @property
     def newest_ms(self) -> int | None:
-        """The event time of the newest record of the table, or the watermark, epoch ms; None: there is none."""
+        """The event time of the newest record of the table, or the watermark, epoch ms; None without one."""
         if self.spec.measure is STALENESS:
-            rows = self.known.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
-            # Of a topic the newest record is known by the results that went into it.
-            sent = self.known.facts.results.filter(pl.col("place").is_in(self.places))
+            rows = self.known.recorded.operator_batches.filter(pl.col("operator").is_in(self.operators))
+            # A topic has no table: its newest record is known by the results that were sent to it.
+            sent = self.known.facts.results.filter(pl.col("place").is_in(self.operators))
             newest_ms = rows["newest_ms"].max() or sent["event_ms"].max()
         else:
             newest_ms = self.watermarks.select(pl.max("watermark_ms")).item()
@@ -325,7 +350,7 @@ class JudgedPromise:
 
     @property
     def _newest_age_ms(self) -> float:
-        """The age of that record, or of the watermark, ms; endless without one."""
+        """The age of the newest record, or of the watermark, ms; infinite without one."""
         newest_ms = self.newest_ms
         return math.inf if newest_ms is None else self.known.at_ms - newest_ms
 
@@ -346,31 +371,32 @@ class JudgedPromise:
         return self.known.now(self.newest_ms)
 
     def open_result(self) -> OpenResult | None:
-        """Returns the oldest result that is not visible yet; None: none is on its way."""
+        """Returns the oldest result that is not visible yet; None if none is on its way."""
         now = self.now
         if self.spec.measure is WATERMARK_LAG:
             return OpenTime(now).where_it_stands(self.sub_topology)
-        for place in self.places:
-            found = OpenRecords(now).held_by_setting(place)
+        for operator in self.operators:
+            found = OpenRecords(now).held_by_setting(operator)
             if found is None:
-                holder = self._holder(place)
-                found = OpenRecords(now).before(place) if holder is None else OpenTime(now).next_window(holder)
+                windowed = self._windowed_before(operator)
+                found = OpenRecords(now).before(operator) if windowed is None else OpenTime(now).next_window(windowed)
             if found is not None:
                 return found
         return None
 
-    def _holder(self, place: str) -> Operator | None:
-        """Returns the operator before *place* whose windows wait for time; None: there is none."""
-        return next((o for o in self.topology.path_into(place) if waits_for_time(o)), None)
+    def _windowed_before(self, name: str) -> Operator | None:
+        """Returns the operator on the way to *name* whose windows wait for time; None without one."""
+        return next((operator for operator in self.topology.path_into(name) if waits_for_time(operator)), None)
 
     @property
     def _is_of_time(self) -> bool:
-        """Whether its results become visible when time has passed them."""
-        return self.spec.measure is WATERMARK_LAG or any(map(self._holder, self.places))
+        """Whether the results become visible when the watermark has passed them."""
+        return self.spec.measure is WATERMARK_LAG or any(map(self._windowed_before, self.operators))
 
     def of_open_interval(self) -> Explanation | None:
-        """Returns why the first interval that is not complete is late; None: its deadline is still to come, or no look
-        of its stream is known.
+        """Returns why the first interval that is not complete is late.
+
+        None if its deadline is still to come, or if the stream is not known to have looked for records.
         """
         end_ms = self._open_end_ms
         now = self.known.now(end_ms)
@@ -384,7 +410,7 @@ class JudgedPromise:
 
     @property
     def _open_end_ms(self) -> int | None:
-        """The end of the first interval that is not complete, epoch ms; None: nothing was read."""
+        """The end of the first interval that is not complete, epoch ms; None if no record was read."""
         newest_ms = self._complete["end_ms"].max()
         if isinstance(newest_ms, int):
             return self._every.end_of(newest_ms)
@@ -393,22 +419,26 @@ class JudgedPromise:
 
     @property
     def visible(self) -> pl.DataFrame:
-        """The results that became visible, with `age_ms`: windows, where they wait for time."""
+        """The results that became visible, with `age_ms`; they are windows if results wait for time."""
         facts = self.known.facts
         if not self._is_of_time:
-            return _with_ages(facts.results.filter(pl.col("place").is_in(self.places)), "event_ms")
+            return _with_ages(facts.results.filter(pl.col("place").is_in(self.operators)), "event_ms")
         of_stream = pl.col("stream") == f"{self.topology.name}/{self.sub_topology.name}"
         windows = facts.windows.filter(of_stream).unique(["batch_id", "end_ms"], keep="first", maintain_order=True)
         return _with_ages(windows, "end_ms")
 
     def judged_open(self, found: OpenResult) -> Judged:
-        """Returns an open result beside those that were visible before it, and that kept the promise."""
+        """Returns the open result *found* beside those that became visible before it and kept the promise."""
         limit_ms = self.kept_ms(self._newest_age_ms)
         parts_of_results = window_parts if self._is_of_time else record_parts
         return self._beside(found, self.visible.with_columns(limit_ms=pl.lit(limit_ms)), limit_ms, parts_of_results)
 
     def _beside(self, found: OpenResult, visible: pl.DataFrame, limit_ms: int, parts_of_results: PartsOf) -> Judged:
-        """Returns an open result, which may be *limit_ms* old, beside those of *visible* that kept their `limit_ms`."""
+        """Returns the open result *found* beside those of *visible* that kept the promise.
+
+        The open result may be *limit_ms* old, and each of *visible* as old as its own `limit_ms` says.
+        *parts_of_results* makes the account of those.
+        """
         is_before = pl.col("visible_ms") < self.known.at_ms - found.age_ms
         kept = (
             visible.filter(is_before, pl.col("age_ms") <= pl.col("limit_ms"))
@@ -428,13 +458,16 @@ class JudgedPromise:
 
 
 def _of_one(leaf: Leaf) -> Explanation:
-    """Returns that *leaf* alone explains the one result that broke a promise."""
+    """Returns the explanation of a single broken result by *leaf* alone."""
     cause = CausingOwner(owner=leaf.owner, detail=leaf.detail, explained=1.0)
     return Explanation(answer=Answer.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1)
 
 
 def _with_ages(results: pl.DataFrame, since: str) -> pl.DataFrame:
-    """Returns *results* with `age_ms` from *since* until they were visible; a row without `n` is one result."""
+    """Returns *results* with `age_ms`, from the instant in the column *since* until they were visible.
+
+    A row without `n` stands for one result.
+    """
     counted = results if "n" in results.columns else results.with_columns(n=pl.lit(1, pl.Int64()))
     return counted.with_columns(age_ms=pl.col("visible_ms") - pl.col(since))
 

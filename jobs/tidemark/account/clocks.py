@@ -1,7 +1,8 @@
 """Puts the clocks of drivers on one reference clock.
 
-A driver's boot clock never steps, so one measurement of its wall clock places all of its life. A step of the wall clock
-is what it moved against the boot clock: both are slowed and sped up alike by NTP.
+The boot clock of a host never steps. So one measurement of the offset of its wall clock is enough to place all that a
+driver has recorded by boot clock. NTP slows and speeds up both clocks alike: where one moves against the other, the
+wall clock was stepped.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import polars as pl
 from tidemark.account.facts import AccountFacts
 
 JITTER_MS = 20
-"""Two clocks that are read one after the other may differ by this much without a step."""
+"""Two clocks are read one after the other, so they may differ by this much without a step, ms."""
 DRIVER = ["stream", "driver"]
 
 
 def driver_clocks(facts: AccountFacts) -> pl.DataFrame:
     """Returns the clock of each driver: `stream`, `driver`, `host`, `to_reference_ms` and `clock_error_ms`.
 
-    The reference is boot + `to_reference_ms`. `clock_error_ms` is by how much that may be wrong, null where nothing
-    measured the host's clock; its first reading is then taken for the reference.
+    The boot clock plus `to_reference_ms` is the reference clock, give or take `clock_error_ms`. That error is null if
+    nothing measured the clock of the host: then the driver's first reading of it counts as right.
     """
     readings = _readings(facts)
     first = readings.group_by(DRIVER, maintain_order=True).agg(pl.first("host", "since_boot_ms"))
@@ -44,9 +45,10 @@ def driver_clocks(facts: AccountFacts) -> pl.DataFrame:
 
 
 def _readings(facts: AccountFacts) -> pl.DataFrame:
-    """Returns all readings of drivers' clocks in order, with the wall clock when the boot clock was 0.
+    """Returns all readings of drivers' clocks in order, with `since_boot_ms` and `stepped_ms`.
 
-    `since_boot_ms` is that of the driver's first reading, and `stepped_ms` how far the wall clock had stepped since.
+    `since_boot_ms` is the wall clock less the boot clock at the driver's first reading. `stepped_ms` is how far the
+    wall clock had been stepped between that reading and this one.
     """
     columns = [*DRIVER, "host", "boot_ms", "wall_ms"]
     read = pl.concat(

@@ -1,4 +1,6 @@
-"""What the file of a topology says about time: lengths that settings have, and where a stream's volume comes from."""
+"""What the topology file says about time: the lengths of its settings, and which source fills the batches of a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from tidemark.semantics.strategy import Strategy
 
 
 def configured_lengths(topology: Topology) -> Mapping[tuple[str, str | None], int]:
-    """Returns the lengths that settings have, ms, by owner and detail; None stands for any detail."""
+    """Returns the length of each setting of *topology* that makes results wait, ms, by owner and detail.
+
+    The detail None stands for all details of that owner.
+    """
     found: dict[tuple[str, str | None], int] = {(TRIGGER, None): topology.trigger_ms}
     for name, operator in topology.operators.items():
         if isinstance(operator, Source) and operator.bound_ms is not None:
@@ -30,7 +35,10 @@ def configured_lengths(topology: Topology) -> Mapping[tuple[str, str | None], in
 
 
 def source_of_volume(topology: Topology) -> Mapping[str, str]:
-    """Returns the source from which more records in a batch of a stream come, by the stream's full name."""
+    """Returns, by the full name of each stream, the source that makes its batches large.
+
+    This is the source at the beginning of the chain of hops. Tables that a join looks up do not count.
+    """
     found: dict[str, str] = {}
     for sub in topology.sub_topologies:
         first = sub
@@ -42,13 +50,15 @@ def source_of_volume(topology: Topology) -> Mapping[str, str]:
 
 
 def hop_into(sub: SubTopology) -> HopSource | None:
-    """Returns the hop that *sub* reads, if it leads; None: it reads sources."""
+    """Returns the hop by which records come to *sub*, other than to tables that its joins look up; None without a
+    hop.
+    """
     leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
     return next((o for o in leading if isinstance(o, HopSource)), None)
 
 
 def holding_setting(operator: Operator) -> str | None:
-    """Returns the owner of the time for which *operator* holds results by its settings; None: it holds none."""
+    """Returns the setting because of which *operator* holds results, as an owner of time; None if it holds none."""
     if operator.emission is None or not operator.emission.holds:
         return None
     if operator.emission.strategy is Strategy.PERIODIC:

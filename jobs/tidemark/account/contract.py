@@ -1,7 +1,7 @@
-"""Explains promises about rows: contracts, outcomes that do not add up, changes of fields. They have no amount.
+"""Explains promises about rows: contracts, outcomes that do not add up, and changes of fields.
 
-A check finds a row that breaks such a promise, and its culprit: the operator or source of the row, or without one the
-stream or the table.
+The check that finds a broken row also names its culprit: the operator or source of the row, or else the stream or the
+table. Such an explanation has no length of time, since nothing is late.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidemark.semantics.moved import Moved
 
 
 def owner_of_contract(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Explanation:
-    """Returns whose fault it is that *spec*, a contract, completeness or changes of fields, is broken at *at_ms*.
+    """Returns whose fault it is that *spec* is broken: a contract, completeness, or a promise about fields.
 
-    It is what the newest check until then (epoch ms) found. It is not known before the first check.
+    The answer is what the newest check up to *at_ms* (epoch ms) has found, and NOT_KNOWN before the first check.
     """
     is_asked = (pl.col("sla") == spec.name) & (pl.col("checked_at") <= utc(at_ms))
     columns = ("verdict", "culprit", "records")
@@ -41,9 +41,13 @@ def owner_of_contract(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Ex
 
 
 def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, *, broken: int = 0) -> Explanation:
-    """Returns the owner of a broken promise about rows, with the *culprit* that its check found; None: it found none.
+    """Returns the owner to blame for a broken promise about rows, by the *culprit* that the check has named.
 
-    So many rows are *broken*, or fields changed.
+    Args:
+        topology: the topology that makes the promise.
+        measure: what the promise is about.
+        culprit: an operator, a sub-topology or a table; None if the check could not name one.
+        broken: how many rows break the promise, or how many fields have changed.
     """
     if culprit is None:
         return Explanation(answer=Answer.NOT_KNOWN, broken=broken)

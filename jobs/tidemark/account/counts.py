@@ -1,7 +1,7 @@
 """Reads numbers of records: what came, what became of it, and what did not go on.
 
-A batch counts from its `finished_at` on, so instants are those of the drivers' clocks, epoch ms. Rows that wait in
-journals are included.
+A batch counts from the instant at which it finished, `finished_at`. So instants here are by the drivers' clocks, epoch
+ms. Rows that are still in a journal count, too.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from tidemark.model.tables.catalog import (
 HOUR_MS = Grain.HOUR.length_ms
 BATCH = ["sub_topology", "batch_id"]
 OF_BATCHES_MS = DAY_MS
-"""No batch is finished later than so long after its decision: files of earlier ones are not opened."""
+"""Every batch finishes within this time of its decision, ms, so files with earlier decisions need not be opened."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The time after `since_ms`, up to `until_ms`."""
+    """A time that starts after `since_ms` (excluded) and ends with `until_ms` (included), epoch ms."""
 
     since_ms: int
     until_ms: int
 
     @property
     def length_ms(self) -> int:
-        """Its length."""
+        """The length of the time."""
         return self.until_ms - self.since_ms
 
     def share_until(self, at_ms: int) -> float:
-        """Returns which share of it is before an instant, 0 to 1.
+        """Returns the share of the time that lies before *at_ms*, 0 to 1.
 
         >>> Span(100, 200).share_until(175), Span(100, 200).share_until(50), Span(100, 100).share_until(175)
         (0.75, 0.0, 0.0)
@@ -56,12 +56,15 @@ class Span:
         return min(1.0, max(0, at_ms - self.since_ms) / self.length_ms) if self.length_ms else 0.0
 
     def holds(self, column: str = "finished_ms") -> pl.Expr:
-        """Returns the condition that an instant lies in it."""
+        """Returns the condition that the instant in *column* lies in the time."""
         return pl.col(column).is_between(self.since_ms, self.until_ms, closed="right")
 
 
 class Counts:
-    """What the streams of *tables* counted in the week before *at_ms*, and in the day before *since_ms*."""
+    """How many records the streams of *tables* counted until *at_ms*, to judge the time since *since_ms* (epoch ms).
+
+    Outcomes and dead letters go back to a day before *since_ms*, and reads to a week before it.
+    """
 
     def __init__(self, tables: AccountTables, *, since_ms: int, at_ms: int) -> None:
         self._topology, self._scan = tables.topology, tables.of_all_streams
@@ -69,14 +72,14 @@ class Counts:
 
     @cached_property
     def _batches(self) -> pl.DataFrame:
-        """When each batch finished that had done so by the instant."""
+        """The batches that had finished by `at_ms`, and when each did."""
         first_ms = min(self._at_ms, self._since_ms) - WEEK_MS
         where = [pl.col("finished_at") >= utc(first_ms), pl.col("finished_at") <= utc(self._at_ms)]
         return finished(self._scan, *where)
 
     def _rows(self, table: Table, first_ms: int, *where: pl.Expr, columns: Collection[str]) -> pl.DataFrame:
         """Returns rows of batches that finished from *first_ms* on, with `finished_ms`."""
-        # A row of a query of a job may have no decision time.
+        # A query of a team's own job may record no decision time.
         decided = pl.col("decided_at").is_null() | (pl.col("decided_at") >= utc(first_ms - OF_BATCHES_MS))
         rows = self._scan(table, where=[decided]).select(*BATCH, "decided_at", *columns).collect()
         # Arrow compares no text of a table that delta-rs has rewritten.
@@ -91,10 +94,10 @@ class Counts:
 
     @cached_property
     def reads(self) -> pl.DataFrame:
-        """What batches read of partitions of topics: `n` offsets, and `unread` ones that they left (null: not asked).
+        """What batches read of each partition of a topic, oldest first.
 
-        `usable` of the n have a record time. Of a source that reads no topic there is one row a batch, without a
-        partition.
+        A batch read `n` offsets, and left `unread` ones behind (null if the broker was not asked). Of the n records,
+        `usable` ones have a record time. A source that reads no topic has one row for each batch, without a partition.
         """
         columns = ("source", "partition", "from_offset", "until_offset", "latest_offset", "left_offset", "reads")
         is_read = pl.col("partition").is_not_null() & pl.col("until_offset").is_not_null()
@@ -123,9 +126,10 @@ class Counts:
 
     @cached_property
     def begun(self) -> pl.DataFrame:
-        """The ends, `begun_offset`, of partitions when a change of the topology file began to read their source.
+        """The partitions of sources that a change of the topology file began to read, with their end offset then.
 
-        `begun_batch` is the first batch of the driver that began, which may have been planned without the source.
+        That end is `begun_offset`. The first batch of the driver with the changed file is `begun_batch`; it may have
+        been planned by the driver before, without the source.
         """
         of_source = ["sub_topology", "source"]
         changes = self._scan(TOPOLOGY_CHANGES, where=[pl.col("begins")]).select(
@@ -145,17 +149,17 @@ class Counts:
         )
 
     def newest_batch(self, sub_topology: str) -> tuple[int, int] | None:
-        """Returns number and `finished_ms` of the newest batch of a stream; None: none has finished."""
+        """Returns the number and `finished_ms` of the newest batch of a stream; None if none has finished."""
         rows = self._batches.filter(pl.col("sub_topology") == sub_topology).sort("batch_id")
         return rows.select("batch_id", "finished_ms").row(-1) if rows.height else None
 
     def has_ever_read(self, operator: str) -> bool:
-        """Returns whether any batch has a record that *operator* read."""
+        """Returns whether *operator* has read a record in any batch."""
         rows = self._scan(OPERATOR_BATCHES).select("operator", "records_in").collect()
         return rows.filter(pl.col("operator") == operator, pl.col("records_in") > 0).height > 0
 
     def held_back_by(self, source: str) -> str | None:
-        """Returns the partition, SOURCE/PARTITION, that holds the newest time of *source* back; None: none does."""
+        """Returns the partition that holds the watermark of *source* back, as SOURCE/PARTITION; None if none does."""
         is_combined = (pl.col("source") == source) & pl.col("partition").is_null() & pl.col("reads").is_null()
         rows = self._rows(
             PARTITION_BATCHES,
@@ -189,15 +193,15 @@ class Counts:
 
 
 def newest_result(scan: Scan, operators: Collection[str], *, at_ms: int) -> tuple[str, int] | None:
-    """Returns stream and number of the newest batch with which one of *operators* sent something on; None: none did.
+    """Returns the newest batch in which one of *operators* sent a result on, as stream and number; None without one.
 
-    It had finished at *at_ms*.
+    Batches count that had finished by *at_ms*, epoch ms.
     """
     for first_ms in (at_ms - 2 * DAY_MS, 0):
         is_recent = pl.col("decided_at").is_null() | (pl.col("decided_at") >= utc(first_ms))
         rows = scan(OPERATOR_BATCHES, where=[is_recent]).select(*BATCH, "operator", "emitted", "passed", "repeated")
-        gave = pl.any_horizontal(pl.col("emitted", "passed", "repeated") > 0)
-        given = rows.filter(gave).collect().filter(pl.col("operator").is_in([*operators]))
+        has_results = pl.any_horizontal(pl.col("emitted", "passed", "repeated") > 0)
+        given = rows.filter(has_results).collect().filter(pl.col("operator").is_in([*operators]))
         known = given.join(finished(scan), on=BATCH).filter(pl.col("finished_ms") <= at_ms)
         newest = known.sort("finished_ms").tail(1)
         if newest.height:
@@ -206,36 +210,36 @@ def newest_result(scan: Scan, operators: Collection[str], *, at_ms: int) -> tupl
 
 
 def first_finished_ms(scan: Scan) -> int | None:
-    """Returns when the first batch of all finished; None: none has."""
+    """Returns when the first batch of all streams finished, epoch ms; None if none has."""
     return finished(scan)["finished_ms"].min()  # type: ignore[return-value]
 
 
 def finished_ms_of(scan: Scan, sub_topology: str, batch_id: int) -> int | None:
-    """Returns when a batch of a stream finished; None: it is not known."""
+    """Returns when a batch of a stream finished, epoch ms; None if no row tells so."""
     rows = finished(scan, pl.col("batch_id") == batch_id).filter(pl.col("sub_topology") == sub_topology)
     return rows["finished_ms"][0] if rows.height else None
 
 
 def finished(scan: Scan, *where: pl.Expr) -> pl.DataFrame:
-    """Returns `finished_ms` of batches."""
+    """Returns the batches for which *where* is true, with `finished_ms`, epoch ms."""
     rows = scan(BATCHES, where=where).select(*BATCH, finished_ms=pl.col("finished_at").dt.epoch("ms"))
     return rows.collect()
 
 
 RECENT_BATCHES = 1_000
-"""A stream that reads a hop has read it with one of so many batches. Where it has not, all of them are read."""
+"""A stream has nearly always read its hop with one of this many batches: rows of older ones are read only if not."""
 
 
 def read_of_hop(scan: Scan, sub_topology: str, hop: str, batch_id: int) -> int | None:
-    """Returns up to which batch of its writer (excluded) *sub_topology* had read *hop* with that batch.
+    """Returns up to which batch of the writer of *hop* (excluded) the batch *batch_id* of *sub_topology* had read.
 
-    None: it is not known.
+    The offsets of a hop are batches of its writer. None if no row tells how far the hop was read.
     """
     for first in (batch_id - RECENT_BATCHES, 0):
         rows = scan(PARTITION_BATCHES, where=[pl.col("batch_id").is_between(first, batch_id)])
         read = rows.select("sub_topology", "source", "until_offset").collect()
-        is_its = (pl.col("sub_topology") == sub_topology) & (pl.col("source") == hop)
-        until = read.filter(is_its)["until_offset"].max()
+        of_hop = (pl.col("sub_topology") == sub_topology) & (pl.col("source") == hop)
+        until = read.filter(of_hop)["until_offset"].max()
         if isinstance(until, int):
             return until
     return None

@@ -1,14 +1,15 @@
-"""What made records wait unread: the debts of a stream.
+"""Who is to blame for records that wait unread: each owner has a debt, in records.
 
-An owner that has more time than usual lets records pile up: its debt is its excess time × the usual number of
-arrivals, in records. More arrivals than usual are the debt of their topic, and what a source has already when it begins
-is that of the change of the topology file. A batch that reads more than a usual one pays debts off, and the time that
-it takes for that belongs to those whose debts it pays. A plan that leaves nothing behind ends all debts.
+An owner that takes more time than usual lets records pile up. Its debt is its excess time × the usual number of
+arrivals. If more records arrive than usual, the excess is the debt of their topic. What a source holds already when the
+stream begins to read it is the debt of the change of the topology file. A batch that reads more records than usual pays
+debts off, and the time that it takes for these records belongs to the owners whose debts it pays. When a plan leaves no
+record behind, all debts are paid.
 
-So a catch-up after an absence is the absence's, however many batches it takes. (With the debts of the moment alone, a
-slow one would be blamed on the volume or on `max_records`.) Records that a plan left behind wait for the next look,
-and then for the one after it: each of these stretches belongs to the debts at its end, so that an operator that hangs
-meanwhile owns what it caused.
+So a catch-up after an absence is blamed on the absence, however many batches it takes. (If debts were forgotten from
+batch to batch, a slow catch-up would be blamed on the volume or on `max_records`.) Records that a plan left behind wait
+for the next look, and then for the one after it. Each of these stretches belongs to the debts at its end, so that an
+operator that hangs meanwhile owns what it caused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.timeline import FIRST_MS, TIMELINE, overlay
 
 PAID_OFF = 1e-6
-"""What is left of a debt that was paid off, records: fractions do not add up exactly."""
+"""A debt of at most this many records counts as paid, since fractions do not add up exactly."""
 Owned = tuple[str, str]
 """An owner and its detail."""
 SHARES = pl.Schema(
@@ -41,7 +42,10 @@ SHARES = pl.Schema(
         "until": pl.Float64(),
     }
 )
-"""To whom time belongs, from a share of it until another; both are 0 to 1, and the rows of a batch tile that."""
+"""To whom a stretch of time belongs: from the share `since` of it to the share `until`, both 0 to 1.
+
+The rows of a batch tile its stretch without a gap.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,10 @@ class Debts:
     """The debts of streams.
 
     Attributes:
-        waiting: SHARES of the time from the look before to a batch's own, for records that the plan before left
-        behind. No
-            row: nothing had slowed the stream down. One row of `unknown`: the beginning of the backlog is not known.
-        extra: SHARES of a batch's work, from the share of it that a usual batch would have taken.
+        waiting: SHARES of the time between the look before a batch and its own look, for records that the plan before
+            left behind. A batch has no row if nothing had slowed the stream down, and one row of `unknown` if the
+            beginning of the backlog is not known.
+        extra: SHARES of the work of a batch. They begin at the share that a batch of usual size would have taken.
     """
 
     waiting: pl.DataFrame
@@ -61,10 +65,17 @@ class Debts:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A batch's plan: when, what records it read and left behind, and arrivals since the plan before by input.
+    """The plan of a batch: which records it takes, and which it leaves for later.
 
-    `taken` has from which offset until which it took each partition, by input and partition. `begun` are the records of
-    inputs that began with it. `found_nothing_before`: a look after the plan before found no records.
+    Attributes:
+        batch_id: the batch.
+        looked_ms: when its end offsets were known, reference clock, ms.
+        read: number of records that it takes.
+        left: number of records that it leaves behind.
+        arrivals: number of records that have arrived since the plan before, by input.
+        begun: number of records that were there already when the stream began to read an input, by input.
+        taken: first offset (None if not known) and exclusive end offset of what it takes, by input and partition.
+        found_nothing_before: since the plan before, a look has found no records.
     """
 
     batch_id: int
@@ -77,18 +88,26 @@ class _Plan:
     found_nothing_before: bool
 
     def follows(self, before: _Plan) -> bool:
-        """Returns False if a plan between the two is missing, or what this one did to a partition.
+        """Returns True if this plan goes on where the plan *before* has ended, in each partition.
 
-        Batches without a plan between them took nothing.
+        Otherwise rows of a plan between the two, or of a partition, are missing. A batch that took nothing has no plan.
         """
         return all(
-            place in self.taken and self.taken[place][0] in {until, None} for place, (_, until) in before.taken.items()
+            partition in self.taken and self.taken[partition][0] in {end, None}
+            for partition, (_, end) in before.taken.items()
         )
 
 
 @dataclass
 class _Usual:
-    """What is usual for a stream: arrivals per ms by input, records in a batch, and lengths from look to look."""
+    """What is usual for a stream.
+
+    Attributes:
+        per_ms: arrivals in a ms, by input.
+        per_batch: records that a batch reads.
+        lengths_ms: time of each owner from one look to the next.
+        varying_ms: the part of that time which grows with the number of records.
+    """
 
     per_ms: dict[str, float] = field(default_factory=dict)
     per_batch: float = 0
@@ -96,12 +115,16 @@ class _Usual:
     varying_ms: dict[Owned, float] = field(default_factory=dict)
 
     def extra_ms(self, owner: str, detail: str, share: float) -> float:
-        """Returns how long an owner usually works on more records than those of a usual batch, the *share* of them."""
+        """Returns how long an owner usually works on the extra records of a batch, which are the *share* of all it
+        read.
+        """
         return self.varying_ms.get((owner, detail), math.inf) * share / (1 - share) if share < 1 else math.inf
 
 
 def debts_of(facts: AccountFacts, timeline: pl.DataFrame, batches: pl.DataFrame) -> Debts:
-    """Returns the debts of all streams, whose *batches* and *timeline* are by the reference clock."""
+    """Returns the debts of all streams. *timeline* (TIMELINE) and *batches* (of a Ledger) are by the reference
+    clock.
+    """
     waiting: list[tuple[object, ...]] = []
     extra: list[tuple[object, ...]] = []
     usual = _usual(facts)
@@ -110,26 +133,30 @@ def debts_of(facts: AccountFacts, timeline: pl.DataFrame, batches: pl.DataFrame)
         if stream not in usual:
             waiting += [(stream, plan.batch_id, UNKNOWN, "usual", 0.0, 1.0) for plan in plans]
             continue
-        for batch_id, debts, share in _followed(plans, usual[stream], lengths.get(stream, {})):
+        for batch_id, debts, share in _debts_at_plans(plans, usual[stream], lengths.get(stream, {})):
             waiting += [(stream, batch_id, *row) for row in _in_turn(debts, 0.0)]
             if share:
                 extra += [(stream, batch_id, *row) for row in _in_turn(debts, 1 - share)]
     return Debts(*(pl.DataFrame(rows, schema=SHARES, orient="row") for rows in (waiting, extra)))
 
 
-def _followed(
+def _debts_at_plans(
     plans: list[_Plan], usual: _Usual, lengths: Mapping[int, Mapping[tuple[str, str, bool], int]]
 ) -> Iterator[tuple[int, dict[Owned, float], float]]:
-    """Yields each batch with the debts at its plan, and the share of its work that pays them off."""
+    """Yields the number of each batch, the debts at its plan, and the share of its work that pays debts off.
+
+    *plans* are those of one stream, in order, and *lengths* the result of `_lengths` for it. Until a plan is known that
+    leaves nothing behind, the only debt is one of `unknown`.
+    """
     debts: dict[Owned, float] = {}
     is_known = False
-    share = paid = 0.0
+    extra_share = paid = 0.0
     before: _Plan | None = None
     for plan in plans:
         follows = before is None or plan.follows(before)
         was_known = follows and is_known
         if was_known and before is not None:
-            took_ms = _own_lengths(lengths.get(plan.batch_id, {}), debts, share, usual)
+            took_ms = _length_of_owners(lengths.get(plan.batch_id, {}), debts, extra_share, usual)
             kept = {owned: owed * (1 - paid) for owned, owed in debts.items()} if before.left else {}
             debts = _grown(kept, took_ms, plan, plan.looked_ms - before.looked_ms, usual)
             is_known = True
@@ -138,15 +165,23 @@ def _followed(
             is_known = follows and (plan.found_nothing_before or plan.left == 0)
         owed = sum(debts.values())
         pays = min(max(0, plan.read - usual.per_batch), owed)
-        share, paid = (pays / plan.read, pays / owed) if pays else (0.0, 0.0)
-        yield plan.batch_id, debts if was_known else {(UNKNOWN, "backlog"): 1.0}, share
+        extra_share, paid = (pays / plan.read, pays / owed) if pays else (0.0, 0.0)
+        yield plan.batch_id, debts if was_known else {(UNKNOWN, "backlog"): 1.0}, extra_share
         before = plan
 
 
 def _grown(
     debts: Mapping[Owned, float], took_ms: Mapping[Owned, float], plan: _Plan, since_ms: int, usual: _Usual
 ) -> dict[Owned, float]:
-    """Returns *debts* with those of the last *since_ms*, in which each owner took its time, in order of owners."""
+    """Returns the debts at a plan, sorted by owner.
+
+    Args:
+        debts: what was left of the debts after the plan before.
+        took_ms: the time of each owner since then.
+        plan: the plan, with the records that have arrived since then.
+        since_ms: the length of that time.
+        usual: what is usual for the stream.
+    """
     rate = sum(usual.per_ms.values())
     grown = dict(debts)
     for owned, ms in took_ms.items():
@@ -160,10 +195,19 @@ def _grown(
     return {owned: owed for owned, owed in sorted(grown.items()) if owed > PAID_OFF}
 
 
-def _own_lengths(
+def _length_of_owners(
     lengths: Mapping[tuple[str, str, bool], int], debts: Mapping[Owned, float], share: float, usual: _Usual
 ) -> dict[Owned, float]:
-    """Returns the time of each owner from look to look, where a *share* of the batch's work belonged to *debts*."""
+    """Returns the time of each owner from one look to the next.
+
+    Of the work of an owner on more records than usual, the excess belongs to the owners of *debts*, in proportion.
+
+    Args:
+        lengths: the recorded time by owner, detail, and whether it was work on records.
+        debts: the debts that the batch paid off.
+        share: which share of the records of the batch paid debts off, 0 to 1.
+        usual: what is usual for the stream.
+    """
     took_ms: dict[Owned, float] = {}
     extra_ms = 0.0
     for (owner, detail, works), ms in lengths.items():
@@ -171,17 +215,19 @@ def _own_lengths(
         extra_ms += ms - own_ms
         took_ms[owner, detail] = took_ms.get((owner, detail), 0) + own_ms
     owed = sum(debts.values())
-    for owned, each in debts.items():
-        took_ms[owned] = took_ms.get(owned, 0) + extra_ms * each / owed
+    for owned, debt in debts.items():
+        took_ms[owned] = took_ms.get(owned, 0) + extra_ms * debt / owed
     return took_ms
 
 
 def _in_turn(debts: Mapping[Owned, float], since: float) -> Iterator[tuple[str, str, float, float]]:
-    """Yields the shares of *debts* in the time from the share *since* to its end, one after the other."""
+    """Yields the owners of *debts* one after the other, each with its stretch of the time from the share *since* to
+    1.
+    """
     owed, sum_owed, first = sum(debts.values()), 0.0, since
-    for n, ((owner, detail), each) in enumerate(debts.items(), 1):
-        sum_owed += each
-        # The last one ends at the very end, so that the shares tile the time also when it is cut to ms.
+    for n, ((owner, detail), debt) in enumerate(debts.items(), 1):
+        sum_owed += debt
+        # The last stretch ends at 1 exactly, so that no ms is left over.
         until = first + (1 - first) * sum_owed / owed if n < len(debts) else 1.0
         yield owner, detail, since, until
         since = until
@@ -190,9 +236,16 @@ def _in_turn(debts: Mapping[Owned, float], since: float) -> Iterator[tuple[str, 
 def with_extra_time(
     timeline: pl.DataFrame, batches: pl.DataFrame, extra: pl.DataFrame, usual_lengths: pl.DataFrame
 ) -> pl.DataFrame:
-    """Returns the TIMELINE in which the last part of each piece of work belongs to the debts that it paid off.
+    """Returns *timeline* with the last part of each piece of work given to the owners whose debts it paid off.
 
-    That is as long as such work usually takes: what is slow in a batch is so whether or not it reads more.
+    That part is as long as work on so many extra records usually takes. If the work was slower than usual, the excess
+    stays with its own owner: the operator would have been slow with fewer records, too.
+
+    Args:
+        timeline: TIMELINE of the streams.
+        batches: the batches of a Ledger.
+        extra: the SHARES in `Debts.extra`.
+        usual_lengths: USUAL_LENGTHS.
     """
     looked = batches.select("stream", "batch_id", "looked_ms")
     pieces = timeline.join(looked, on=["stream", "batch_id"], how="left", maintain_order="left")
@@ -209,8 +262,9 @@ def with_extra_time(
     )
     own = split.with_columns(since=0.0, until="own")
     owed = split.drop("owner", "detail").join(extra, on=["stream", "batch_id"])
-    owed_of = (1 - pl.col("own")) / (1 - pl.col("usual"))
-    owed = owed.with_columns((1 - (1 - pl.col(name)) * owed_of).alias(name) for name in ("since", "until"))
+    # The shares of debts begin where a batch of usual size would end. They are squeezed behind the owner's own part.
+    squeezed = (1 - pl.col("own")) / (1 - pl.col("usual"))
+    owed = owed.with_columns((1 - (1 - pl.col(name)) * squeezed).alias(name) for name in ("since", "until"))
     of_split = pl.concat([own, owed], how="diagonal").with_columns(
         began_ms=pl.col("began_ms") + (length_ms * pl.col("since")).floor().cast(MS),
         ended_ms=pl.col("began_ms") + (length_ms * pl.col("until")).floor().cast(MS),
@@ -225,7 +279,7 @@ def with_extra_time(
 
 
 def _is_work() -> pl.Expr:
-    """Returns True for pieces of work on a batch's records, which begin with the look that found these."""
+    """Returns the condition for work on the records of a batch: it comes after the look that found them."""
     return pl.col("owner").is_in(work_on_records()) & (pl.col("began_ms") >= pl.col("looked_ms"))
 
 
@@ -249,18 +303,18 @@ def _plans(facts: AccountFacts, batches: pl.DataFrame) -> dict[str, list[_Plan]]
         "stream", "batch_id", "looked_ms", nothing=(pl.col("excluded_ms") > before_ms).fill_null(value=False)
     )
     placed = facts.plans.join(looked, on=["stream", "batch_id"]).sort("batch_id")
-    # What began before the batches that are known has its first plan before them, too.
+    # An input that began before the oldest known batch was first planned before it, too.
     oldest = looked.group_by("stream").agg(oldest=pl.min("batch_id"))
     known = facts.begins.unique().join(oldest, on="stream").filter(pl.col("batch_id") >= pl.col("oldest"))
     begins = known.drop("oldest").with_columns(begun_with="batch_id")
     placed = placed.with_columns(begun_before(placed, begins, pl.col("batch_id")))
-    # The first plan that looked at it may be later.
+    # The first plan with the input may be later than the first batch of the driver.
     first = pl.col("batch_id").min().over("stream", "input", "begun_with")
     placed = placed.with_columns(begins=pl.col("begun_with").is_not_null() & (pl.col("batch_id") == first))
-    more = pl.col("latest_offset") - pl.col("latest_offset").shift().over("stream", "input", "partition")
+    new_offsets = pl.col("latest_offset") - pl.col("latest_offset").shift().over("stream", "input", "partition")
     # What an input has when it begins did not arrive since the plan before. The offsets of a hop are batches: their
     # records count as arrived when they are read.
-    arrived = pl.when("begins").then(0).when(pl.col("writer").is_null()).then(more).otherwise("n")
+    arrived = pl.when("begins").then(0).when(pl.col("writer").is_null()).then(new_offsets).otherwise("n")
     waits = pl.when("begins").then(pl.col("n") + pl.col("latest_offset") - pl.col("until_offset"))
     of_plan = ["stream", "batch_id", "looked_ms", "nothing"]
     by_input = (
@@ -285,14 +339,14 @@ def _plans(facts: AccountFacts, batches: pl.DataFrame) -> dict[str, list[_Plan]]
         inputs,
         arrived_of,
         begun_of,
-        *of_places,
+        *offsets_of,
         read,
         left,
     ) in by_plan.iter_rows():
         taken = {
             (name, number): (since, until)
-            for name, *places in zip(inputs, *of_places, strict=True)
-            for number, since, until in zip(*places, strict=True)
+            for name, *offsets in zip(inputs, *offsets_of, strict=True)
+            for number, since, until in zip(*offsets, strict=True)
         }
         arrivals = dict(zip(inputs, arrived_of, strict=True))
         begun = {name: n for name, n in zip(inputs, begun_of, strict=True) if n is not None}
@@ -302,9 +356,9 @@ def _plans(facts: AccountFacts, batches: pl.DataFrame) -> dict[str, list[_Plan]]
 
 
 def _lengths(timeline: pl.DataFrame, batches: pl.DataFrame) -> dict[str, dict[int, dict[tuple[str, str, bool], int]]]:
-    """Returns the time of each owner from the look before to that of each batch, by stream and batch.
+    """Returns the time of each owner from the look before to the look of each batch, by stream and batch.
 
-    True: it was work on the records of the batch before.
+    The key of a length is owner, detail, and whether the time was work on the records of the batch before.
     """
     before = [pl.col(name).shift().over("stream").alias(f"before_{name}") for name in ("batch_id", "looked_ms")]
     spans = (

@@ -1,4 +1,4 @@
-"""From the account of broken results to their causes: what is expected, what exceeds it, and whose return would help.
+"""Finds the causes of broken results: owners that took more time than expected, and whose return to it would help.
 
 `docs/decisions/0154-the-cause-is-whose-return-keeps-most.md` has the rules, with an example.
 """
@@ -19,14 +19,14 @@ from tidemark.account.usual_numbers import AS_USUAL, is_usual
 from tidemark.semantics.quantiles import MEDIAN, rank
 
 ENOUGH = 20
-"""With fewer results that kept the promise there is no history, and the file says what is expected."""
+"""With fewer results that kept the promise there is no history. Then the settings in the file say what is expected."""
 KEPT_ENOUGH, MOST_CAUSES = 0.9, 3
-"""Causes are looked for until this share of the broken results would be kept, and at most so many."""
+"""Causes are added until KEPT_ENOUGH of the broken results would be kept without them, and at most MOST_CAUSES."""
 ONE_CHILD = 0.7
-"""A cause is the child of its node that has at least this share of the node's excess. An excess is one event's if an
-event has this share of it."""
+"""If one child of a node in the owners' trees has this share of the node's excess, the child is the cause. If one event
+has this share of an excess, the event caused it."""
 TOUCHED_MS, TOUCHED_SHARE = 100, 0.1
-"""An owner touched the results in which its excess is over 100 ms and over a tenth of its largest."""
+"""An owner touched a result if its excess there is over TOUCHED_MS, and over TOUCHED_SHARE of its largest excess."""
 OWNED = ["owner", "detail", "stream"]
 Owned = tuple[str, str, str | None]
 Node = tuple[str, str]
@@ -44,8 +44,11 @@ SUMS = pl.Schema(
         "began_ms": MS,
     }
 )
-"""The time of an owner in a result, or its excess: `ms`. `records` are those that its batch read, `event_ms` is the end
-of the event that has most of the time, and `began_ms` when its first part began."""
+"""The time of an owner in a result, or its excess: `ms`.
+
+`records` is how many records the batch read, `event_ms` the end of the event that took most of the time, and `began_ms`
+the beginning of the owner's first part.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +56,14 @@ class Judged:
     """Results that broke a promise, and results before them that kept it, with their parts.
 
     Attributes:
-        results: `result`, `n` (how many it stands for), `age_ms`, `over_ms` (the age less the longest one that keeps
-            the promise), `is_broken`.
+        results: a row for each result, with its number `result`, how many results `n` it stands for, its age `age_ms`,
+            that age less the longest one that keeps the promise, `over_ms`, and `is_broken`.
         parts: PARTS of the results.
-        batch_records: `stream`, `batch_id` and `records`, which the batch read.
-        volume_of: the source from which more records in a batch come, by stream.
-        configured: the lengths that settings have, ms, by owner and detail; None stands for any detail.
-        usual_share: of the results before that broke the promise, 0 to 1; None: there are none.
-        judged: how many results were judged with the broken ones.
+        batch_records: how many `records` a batch read, by `stream` and `batch_id`.
+        volume_of: the source that makes the batches of a stream large, by stream (`source_of_volume`).
+        configured: the length of each setting, ms, by owner and detail; the detail None stands for all details.
+        usual_share: which share of earlier results broke the promise, 0 to 1; None without earlier results.
+        judged: how many results were judged, with those that kept the promise.
         is_open: the broken result is not visible yet.
     """
 
@@ -74,7 +77,7 @@ class Judged:
     is_open: bool = False
 
     def sums(self, results: pl.DataFrame) -> pl.DataFrame:
-        """Returns the SUMS of *results*."""
+        """Returns the SUMS of *results*, which are some of those judged."""
         parts = self.parts.join(results.select("result", "n"), on="result", maintain_order="left")
         return (
             parts.join(self.batch_records, on=["stream", "batch_id"], how="left", maintain_order="left")
@@ -122,7 +125,7 @@ def explain(judged: Judged) -> Explanation:
 
 
 def _is_usual(broken: int, judged: Judged) -> bool:
-    """Returns True if the share of broken results is that of the history, by and large."""
+    """Returns True if about as many results broke the promise in the history."""
     if judged.usual_share is None or not judged.judged:
         return False
     return is_usual(broken / judged.judged, judged.usual_share, judged.judged, times=AS_USUAL)
@@ -133,8 +136,13 @@ def _is_usual(broken: int, judged: Judged) -> bool:
 
 @dataclass(frozen=True)
 class _Expected:
-    """What is expected of owners in a result, ms, how many records the batch has for that, and how much of it grows
-    with their number.
+    """What is expected of each owner in a result.
+
+    Attributes:
+        lengths_ms: the time of the owner.
+        records: how many records the batch has when the owner takes that time.
+        varying_ms: the part of that time which grows with the number of records.
+        has_history: earlier results say what is expected; otherwise the settings in the file do.
     """
 
     lengths_ms: Mapping[Owned, int]
@@ -144,7 +152,7 @@ class _Expected:
 
 
 def _expected(judged: Judged) -> _Expected:
-    """Returns the medians of results that kept the promise; of too few it is what the file says."""
+    """Returns the medians of the results that kept the promise; if they are too few, the lengths in the file."""
     kept = judged.results.filter(~pl.col("is_broken"))
     whole = int(kept["n"].sum())
     if whole < ENOUGH:
@@ -165,9 +173,9 @@ def _expected(judged: Judged) -> _Expected:
 
 
 def _varying_ms(rows: pl.DataFrame, usual_records: int, usual_ms: int) -> float:
-    """Returns what of a usual length grows with the number of records: all of it, where that has always been the same.
+    """Returns the part of a usual length that grows with the number of records, by the least-squares line of *rows*.
 
-    The line of least squares through the batches tells.
+    If all batches had the same number of records, the whole length counts.
     """
     per_record_ms = rows.select(pl.cov("ms", "records") / pl.var("records").replace(0, None)).item()
     return float(usual_ms) if per_record_ms is None else min(max(0.0, per_record_ms * usual_records), float(usual_ms))
@@ -179,20 +187,21 @@ def _by_owner(sums: pl.DataFrame) -> Iterator[tuple[Owned, pl.DataFrame]]:
 
 
 def median_of_all(lengths: pl.Series, n: pl.Series, whole: int) -> int:
-    """Returns the median of *whole* lengths, *n* of each; those that are not given are 0."""
+    """Returns the median of *whole* lengths, of which *lengths* occur *n* times each and all others are 0."""
     ordered = pl.DataFrame({"length": lengths, "n": n}).sort("length")
-    place = rank(whole, MEDIAN) - (whole - int(ordered["n"].sum()))
-    at = int(np.searchsorted(ordered["n"].cum_sum().to_numpy(), place, side="right"))
-    return int(ordered["length"][at]) if place >= 0 else 0
+    # The zeros come first in the order of lengths.
+    rank_of_given = rank(whole, MEDIAN) - (whole - int(ordered["n"].sum()))
+    row = int(np.searchsorted(ordered["n"].cum_sum().to_numpy(), rank_of_given, side="right"))
+    return int(ordered["length"][row]) if rank_of_given >= 0 else 0
 
 
 def _largest_expected(
     expected: _Expected, sums: pl.DataFrame, judged: Judged
 ) -> tuple[tuple[CausingOwner, ...], tuple[Leaf, ...]]:
-    """Returns the largest length that is expected; of a result that still waits, as much of it as has gone by."""
+    """Returns the owner of the largest expected length, as cause and leaf; of an open result, the time spent so far."""
 
-    def length_then_name(each: tuple[Owned, int]) -> tuple[int, str, str, str]:
-        (owner, detail, stream), ms = each
+    def length_then_name(expectation: tuple[Owned, int]) -> tuple[int, str, str, str]:
+        (owner, detail, stream), ms = expectation
         return ms, owner, detail, stream or ""
 
     (owner, detail, stream), ms = max(expected.lengths_ms.items(), key=length_then_name)
@@ -215,22 +224,23 @@ def _largest_expected(
 
 
 def _excess(judged: Judged, sums: pl.DataFrame, expected: _Expected) -> pl.DataFrame:
-    """Returns the excess of owners, as SUMS.
+    """Returns the excess of each owner in each result, as SUMS.
 
-    Of work on more records than expected the topic's volume has the excess that is due to them.
+    If the batch had more records than expected, the excess of work that is due to them belongs to the volume of the
+    topic.
     """
     rows: list[tuple[object, ...]] = []
     for result, n, owner, detail, stream, ms, records, event_ms, began_ms in sums.iter_rows():
         owned = owner, detail, stream
         usual_ms, usual_records = expected.lengths_ms.get(owned, 0), expected.records.get(owned, 0)
-        excess_ms, of_more_ms = max(0, ms - usual_ms), 0
+        excess_ms, volume_ms = max(0, ms - usual_ms), 0
         if OWNERS[owner].works_on_records and usual_records and records:
-            more = max(0, records - usual_records)
-            of_more_ms = min(excess_ms, round(expected.varying_ms[owned] * more / usual_records))
+            more_records = max(0, records - usual_records)
+            volume_ms = min(excess_ms, round(expected.varying_ms[owned] * more_records / usual_records))
         volume = TOPIC_VOLUME, judged.volume_of.get(stream, stream), stream
-        for whose, each_ms in ((owned, excess_ms - of_more_ms), (volume, of_more_ms)):
-            if each_ms:
-                rows.append((result, n, *whose, each_ms, records, event_ms, began_ms))
+        for blamed, blamed_ms in ((owned, excess_ms - volume_ms), (volume, volume_ms)):
+            if blamed_ms:
+                rows.append((result, n, *blamed, blamed_ms, records, event_ms, began_ms))
     found = pl.DataFrame(rows, schema=SUMS, orient="row")
     return found.group_by("result", "n", *OWNED, maintain_order=True).agg(
         pl.sum("ms"), pl.max("records"), pl.col("event_ms").sort_by("ms").last(), pl.min("began_ms")
@@ -241,9 +251,9 @@ def _excess(judged: Judged, sums: pl.DataFrame, expected: _Expected) -> pl.DataF
 
 
 def path_of(owned: Owned) -> tuple[Node, ...]:
-    """Returns the nodes from the root of an owner's tree to its leaf.
+    """Returns the nodes of an owner's tree from its root to the owner.
 
-    The root of a topic is its source, and that of a driver its stream. Owners that stand alone are roots themselves.
+    Owners below `topic` have the source as root, and owners below `driver` the stream. All others are roots themselves.
 
     >>> path_of(("producer", "orders/0", None))
     (('topic', 'orders'), ('producer', 'orders/0'))
@@ -262,29 +272,32 @@ def path_of(owned: Owned) -> tuple[Node, ...]:
 
 
 def _causes(broken: pl.DataFrame, excess: pl.DataFrame, whole_ms: float) -> tuple[CausingOwner, ...]:
-    """Returns the roots whose return keeps most of the *broken* results, each as the deepest node with its excess."""
+    """Returns the roots without whose excess most *broken* results would keep the promise, the best one first.
+
+    Each root is told as the deepest node that has most of its excess. *whole_ms* is the sum of all excess.
+    """
     paths: dict[Owned, tuple[Node, ...]] = {owned: path_of(owned) for owned, _ in _by_owner(excess)}
     roots = sorted({path[0] for path in paths.values()})
     row_of = {result: row for row, result in enumerate(broken["result"])}
-    of_roots_ms = np.zeros((broken.height, len(roots)))
+    excess_ms = np.zeros((broken.height, len(roots)))  # of each root in each broken result
     for result, owner, detail, stream, ms in excess.select("result", *OWNED, "ms").iter_rows():
-        of_roots_ms[row_of[result], roots.index(paths[owner, detail, stream][0])] += ms
+        excess_ms[row_of[result], roots.index(paths[owner, detail, stream][0])] += ms
     n, over_ms = broken["n"].to_numpy(), broken["over_ms"].to_numpy().astype(float)
-    sums_ms = of_roots_ms.T @ n
+    sums_ms = excess_ms.T @ n
     left = [number for number in range(len(roots)) if sums_ms[number] >= LEAST_SHARE * whole_ms]
     causes: list[CausingOwner] = []
     while left and len(causes) < MOST_CAUSES and (not causes or causes[-1].explained < KEPT_ENOUGH):
-        kept = {number: int(n[over_ms <= of_roots_ms[:, number]].sum()) for number in left}
+        kept = {number: int(n[over_ms <= excess_ms[:, number]].sum()) for number in left}
         best = max(left, key=lambda number: (kept[number], sums_ms[number], -number))
         left.remove(best)
-        over_ms = over_ms - of_roots_ms[:, best]
-        owner, detail = _descended(roots[best], excess, paths)
+        over_ms = over_ms - excess_ms[:, best]
+        owner, detail = _deepest_cause(roots[best], excess, paths)
         causes.append(CausingOwner(owner=owner, detail=detail, explained=kept[best] / int(n.sum())))
     return tuple(causes)
 
 
-def _descended(root: Node, excess: pl.DataFrame, paths: Mapping[Owned, tuple[Node, ...]]) -> Node:
-    """Returns the deepest node below *root* to which one child after the other leads."""
+def _deepest_cause(root: Node, excess: pl.DataFrame, paths: Mapping[Owned, tuple[Node, ...]]) -> Node:
+    """Walks down from *root*, as long as one child has ONE_CHILD of its parent's excess, and returns the last node."""
     sums_ms: dict[tuple[Node, ...], float] = {}
     for owned, rows in _by_owner(excess):
         for depth in range(1, len(paths[owned]) + 1):
@@ -300,7 +313,7 @@ def _descended(root: Node, excess: pl.DataFrame, paths: Mapping[Owned, tuple[Nod
 
 
 def _leaves(excess: pl.DataFrame, whole_ms: float, expected: _Expected) -> tuple[Leaf, ...]:
-    """Returns the leaves that have enough of the excess, the one with most first."""
+    """Returns the owners with at least LEAST_SHARE of the whole excess as leaves, the one with most first."""
     leaves: list[Leaf] = []
     for owned, rows in _by_owner(excess):
         share = float((rows["ms"] * rows["n"]).sum()) / whole_ms
@@ -327,7 +340,7 @@ def _leaves(excess: pl.DataFrame, whole_ms: float, expected: _Expected) -> tuple
 
 
 def _is_one_event(touched: pl.DataFrame) -> bool:
-    """Returns True if most of the excess ended at one instant, as it does if one event has caused it."""
+    """Returns True if most of the excess ended at one instant: then a single event has caused it."""
     weighted = touched.with_columns(ms=pl.col("ms") * pl.col("n"))
     of_events = weighted.drop_nulls("event_ms").group_by("event_ms").agg(pl.sum("ms"))
     most_ms = of_events.select(pl.max("ms")).item() or 0

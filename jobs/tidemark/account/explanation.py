@@ -1,7 +1,8 @@
-"""What a cause is told with: one form for every surface.
+"""The answer to "why is this promise broken?", in one form for pages, alerts and commands.
 
-An explanation says how many results broke a promise and lists the leaves of the owners' trees that own their excess.
-What a page, an alert or a command adds is wording and layout.
+An explanation says how many results broke the promise, and lists the owners of the time or the records beyond what is
+usual. Owners form trees: a partition is below its topic, an operator below its driver. Those at the ends are the
+leaves. Pages, alerts and commands add only wording and layout.
 """
 
 from __future__ import annotations
@@ -10,29 +11,29 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 LEAST_SHARE = 0.1
-"""What is named has at least this share of the whole excess."""
+"""An owner is named if it has at least this share of the whole excess."""
 
 
 class Answer(StrEnum):
-    """What follows from the account of the results that broke a promise."""
+    """What the account of the broken results says about their cause."""
 
     EXPLAINED = "explained"
-    """Leaves own the excess."""
+    """Owners with an excess are found; the leaves name them."""
     AS_USUAL = "as usual"
     """As many results broke the promise in the history before: nobody is named."""
     CANNOT_BE_KEPT = "cannot be kept"
-    """What is expected of the parts alone exceeds the limit: the leaf is the largest of them."""
+    """The lengths that are expected exceed the limit by themselves; the leaf is the owner of the longest one."""
     KEPT = "kept"
     """No result broke the promise."""
     NOT_KNOWN = "not known"
-    """No result that broke it is known, or nothing has an excess."""
+    """No broken result is known, or no owner has an excess."""
 
 
 class Became(StrEnum):
     """What became of records that did not come through."""
 
     NOT_PRODUCED = "not produced"
-    """They usually come, and did not."""
+    """The producers usually send them, and did not."""
     UNREAD = "unread"
     QUARANTINED = "quarantined"
     LATE = "late"
@@ -49,21 +50,21 @@ class Leaf:
 
     Attributes:
         owner: one of `account.owners`.
-        detail: which one, as that owner's `detail` says.
-        stream: whose time it was; None: it was spent outside of streams.
-        amount_ms: the excess of one event, or the median of a lasting fault, ms. None: it is not about time.
-        largest_ms: the largest excess in one result, ms; of late records the age of the oldest one when it arrived.
-        usual_ms: what was expected of it in a result, ms.
-        records: how many records it kept from being counted. None: it is not about numbers of records.
-        is_estimate: nobody counted *records*: so many usually come in such a time.
-        usual_records: how many that usually are.
-        share: of the whole excess, 0 to 1.
-        touched: results that broke the promise, and of whose excess it has a part.
-        since_ms: when it began, epoch ms.
-        became: what became of the records; None: it is not about numbers of records.
-        partition: SOURCE/PARTITION of the records; None: of several, or it is not about numbers of records.
-        key: the key that most of the records have; None: it is not known, or none stands out.
-        reason: why records were refused, with the field; None: they were not.
+        detail: which operator, partition or stream the owner is; the file of the owner says which of these it has.
+        stream: the stream whose time it was, None for time that was spent outside of streams.
+        amount_ms: the excess of one event, or the median of a lasting fault, ms; None if the leaf is about records.
+        largest_ms: the largest excess in one result, ms. For late records it is the age of the oldest when it arrived.
+        usual_ms: the time that was expected of the owner in a result, ms.
+        records: how many records the owner kept from being counted, None if the leaf is about time.
+        is_estimate: nobody counted `records`; so many usually come in such a time.
+        usual_records: how many records the owner usually keeps from being counted.
+        share: the owner's share of the whole excess, 0 to 1.
+        touched: number of broken results in which the owner has a part of the excess.
+        since_ms: when the excess began, epoch ms.
+        became: what became of the records, None if the leaf is about time.
+        partition: SOURCE/PARTITION of the records; None for several partitions, or if the leaf is about time.
+        key: the key of most of the records; None if it is not known, or if no key stands out.
+        reason: why records were quarantined, with the field; None if they were not.
     """
 
     owner: str
@@ -86,12 +87,13 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True)
 class CausingOwner:
-    """Whose return to what is expected would keep the promise: a node of the owners' trees.
+    """A cause: if this owner took the time that is expected of it, broken results would keep the promise.
 
     Attributes:
-        owner: one of `account.owners`; of several leaves the node that holds them together.
-        detail: which one.
-        explained: the share of the broken results that its return would keep, with the causes before it, 0 to 1.
+        owner: one of `account.owners`. If several leaves share the blame, it is the node above them.
+        detail: which operator, partition or stream the owner is.
+        explained: the share of the broken results that would be kept if this owner, and the causes before it, took the
+            expected time, 0 to 1.
     """
 
     owner: str
@@ -104,15 +106,15 @@ class Explanation:
     """Why a promise is broken.
 
     Attributes:
-        answer: what follows.
-        causes: at most three, the one that keeps most results first.
-        leaves: at least a tenth of the whole excess each, the largest first.
-        explained: the share of *broken* that would be kept with the causes back at what is expected of them, 0 to 1.
-        broken: results that broke the promise; for a number of records, the records that are missing or too many.
-        is_of_batches: the results are batches in which an operator worked. The promise is judged by windows.
-        results: all results that were judged with them.
-        usual_share: of results that broke it in the history, 0 to 1; None: there is no history.
-        has_history: False: what is expected is what the file says, or 0.
+        answer: what kind of answer it is.
+        causes: at most three causes, the one that would keep most results first.
+        leaves: the owners with at least a tenth of the whole excess, the largest first.
+        explained: the share of the broken results that would be kept without the excess of the causes, 0 to 1.
+        broken: number of broken results. For a promise about records, the records that are missing or too many.
+        is_of_batches: results are batches in which an operator worked, although the promise is judged by windows.
+        results: number of all results that were judged.
+        usual_share: the share of results that broke the promise in the history, 0 to 1; None without a history.
+        has_history: earlier results say what is expected; otherwise the settings in the file do, or it is 0.
     """
 
     answer: Answer

@@ -1,12 +1,13 @@
 """What the account of time is made of: every fact that has to be recorded, as typed frames.
 
-Clocks: *boot* is ms of `CLOCK_BOOTTIME` of the driver's host, which goes on while the host is suspended and never
-steps; it is comparable within one driver only. *Wall* is epoch ms of the named host, as it was read, steps included.
-*Reference* is epoch ms of the clock that hosts are measured against, the brokers'. Event times are epoch ms of the
-producers' clocks, which nobody measures: a wrong one is a part of the producer. Lengths are ms.
+Clocks: *boot* is ms of `CLOCK_BOOTTIME` of the driver's host. It goes on while the host is suspended and never steps,
+and only instants of one driver can be compared. *Wall* is epoch ms of the named host, as it was read, steps included.
+*Reference* is epoch ms of the brokers' clock, against which the clocks of hosts are measured. Event times are epoch ms
+of the producers' clocks, which nobody measures: if such a clock is wrong, the producer owns the difference. Lengths are
+ms.
 
-A row that is missing is a missing fact: the time that it would explain becomes `unknown`, and nothing else does. A row
-whose column says "null: ..." is complete.
+If a row is missing, the time that it would explain becomes `unknown`, and no other time does. A null means what the
+column says ("null: …"), and not that a fact is missing.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ SEGMENTS = pl.Schema(
 )
 """What the main thread of a stream did, without a gap: the list of phases of `batches`.
 
-`driver` is the epoch of the stream's driver, `owner` and `detail` those of `account.owners`, and the instants boot. A
-wait for the trigger and looks without news belong to the batch that comes after them. Segments that ended after the
-newest entry ride in heartbeats, so that those of a driver that died are there up to its last heartbeat.
+`driver` is the epoch of the stream's driver, and `owner` and `detail` are those of `account.owners`. The instants are
+boot. A wait for the trigger, and looks that found no records, belong to the batch that comes after them. Heartbeats
+carry the segments since the newest journal entry, so that those of a driver that died are known up to its last
+heartbeat.
 """
 TASKS = pl.Schema(
     {
@@ -66,9 +68,9 @@ BATCHES = pl.Schema(
 """The batches that were decided, a row of `batches` each.
 
 `driver` is the one that decided the batch. `wall_ms` is the batch's one reading of the wall clock of `host`, and
-`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known; of a later part of
-a planned batch, when the part before ended. `excluded_ms` is the look before that (null: it was the driver's first
-one). If that is not the look of the batch before, it found nothing.
+`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known. If a planned batch
+is carried out in parts, it is for a later part the end of the part before. `excluded_ms` is the look before that (null:
+it was the driver's first look). Unless that was the look of the batch before, it found no records.
 """
 HEARTBEATS = pl.Schema(
     {
@@ -81,9 +83,11 @@ HEARTBEATS = pl.Schema(
         "gaps": pl.List(pl.Struct({"began_ms": MS, "ended_ms": MS, "cpu_ms": MS})),
     }
 )
-"""The time for which the pulse vouches: from the heartbeat before (or the driver's first look) to this one, boot.
+"""The time that a heartbeat vouches for: from the heartbeat before (or the driver's first look) to this one, boot.
 
-`wall_ms` is the wall clock of `host` at `ended_ms`. `gaps` are the stretches between two beats of at least 1 s, with
+A thread of the driver, the pulse, beats several times a second and notices when the process does not run.
+
+`wall_ms` is the wall clock of `host` at `ended_ms`. `gaps` are the stretches of at least 1 s between two beats, with
 the CPU time that the process used in each.
 """
 CLOCKS = pl.Schema({"stream": TEXT, "driver": COUNT, "host": TEXT, "at_ms": MS, "offset_ms": MS, "error_ms": MS})
@@ -110,11 +114,11 @@ PLANS = pl.Schema(
 )
 """What each plan took from an input partition, a row of `partition_batches`.
 
-`n` is the number of records that the batch read there, and `newest_ms` the newest event time of the partition with
-these (null: it has had no record). Of a hop offsets are batches of `writer`, the stream that writes it (null: the input
-is a source). A batch may also have told how far the hop is complete, and have written no record.
-Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`) because of which a plan took less than there
-was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
+`n` is the number of records that the batch read there, and `newest_ms` the newest event time of the partition, these
+records included (null: it has had no record). The offsets of a hop are batches of its `writer`, the stream that writes
+it (null: the input is a source). Such a batch may have written no record, and only told how far the hop is complete.
+As in the table, end offsets are exclusive. `cut_by` is the owner (`max_records`) because of which a plan took fewer
+records than there were (null: it took all, or nothing limited it), and `cut_detail` the detail of that owner.
 """
 _ARRIVAL = {
     "arrived_ms": MS,
@@ -140,14 +144,15 @@ READS = pl.Schema(
         **_ARRIVAL,
     }
 )
-"""What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
+"""What a batch read, from the lists in `partition_batches`: `n` records of an input partition that arrived, waited and
+aged alike.
 
 `row` numbers the rows of a batch and partition. `event_ms` is the mean event time, `newest_ms` the newest, and
 `arrived_ms` the mean arrival by the reference, with its error (both null: not known). `in_transaction`: a look had seen
-them beyond the last stable offset. `left_by` is the first batch whose plan saw them and left them behind (null: the
-first plan that saw them took them). Of a hop, or of a topic whose records have an id of this warehouse, `writer`,
-`writer_place`, `writer_batch` and `writer_row` name their row of RESULTS, and their arrival is null: it is the end of
-that write. They are null for others.
+the records beyond the last stable offset. `left_by` is the first batch whose plan saw the records and left them behind
+(null: the first plan that saw them took them). If another stream of this warehouse wrote the records, to a hop or to a
+topic, `writer`, `writer_place`, `writer_batch` and `writer_row` name their row of RESULTS, and the arrival is null,
+since it is the end of that write. For other records these four are null.
 """
 FIRSTS = pl.Schema(
     {
@@ -164,8 +169,9 @@ FIRSTS = pl.Schema(
 """Single records, in the order of arrival by `row`: of each partition of a source, and for each instant for which a
 window that the batch closed had waited (its end, `allowed_ms` and the bound), the first record at or beyond it.
 
-They are among those of READS, and the columns are as there. `reached_ms` is the newest event time of the partition
-before the record (null: there was none), so that it is the first one also beyond each instant between the two.
+These records are also in READS, and have the columns of READS. `reached_ms` is the newest event time of the partition
+before the record (null: there was none). So the record is the first one beyond every instant between `reached_ms` and
+its own event time.
 """
 RESULTS = pl.Schema(
     {
@@ -189,14 +195,14 @@ RESULTS = pl.Schema(
         "due_ms": MS,
     }
 )
-"""What a batch made visible at a place (an operator's table, hop or topic): `n` rows that came about alike.
+"""What a batch made visible: `n` rows that came about alike, in the table, hop or topic of an operator, the `place`.
 
-`visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
-instant. `row` is different for each row of a batch and place. `read_batch`, `input`, `partition` and `read_row` name
-the row of READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is
-known better than from that row (null). `held_by` is the setting of an operator because of which the result came later
-than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that read the record (the end of
-the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
+`visible_ms` is when `driver` had ended the write, by its wall clock, and `visible_boot_ms` the same instant. `row` is
+different for each row of a batch and place. `read_batch`, `input`, `partition` and `read_row` name the row of READS
+with the records of these results. `event_ms` is the mean event time of the results, and `arrived_ms` their mean arrival
+(null: that row knows it as well). `held_by` is the setting because of which an operator sent the results in a later
+batch (null: no setting held them). They waited from `held_from_ms`, boot of the driver that read the records, when the
+operator had ended (for a merge, its write), until `due_ms`, wall clock of `driver`.
 """
 WINDOWS = pl.Schema(
     {
@@ -212,10 +218,10 @@ WINDOWS = pl.Schema(
 )
 """Windows, a row of `operator_windows` each.
 
-`batch_id` is the first batch whose watermark passed `end_ms`, record time, and `allowed_ms` beyond it: that is the
-`allowed_lateness` of an operator that sends a window only when it is closed (null: it sends it at its end). A session
-ends at its merged end. `visible_ms` and `visible_boot_ms` are when the place had the window's first result, as in
-RESULTS.
+`batch_id` is the first batch whose watermark passed the end of the window, `end_ms` (record time), and `allowed_ms`
+beyond it. That is the `allowed_lateness` of an operator that sends a window only when it is closed (null: it sends a
+window at its end). The end of a session is that after its last merge. `visible_ms` and `visible_boot_ms` are when the
+place had the window's first result, as in RESULTS.
 """
 MARKS = pl.Schema(
     {
@@ -228,22 +234,24 @@ MARKS = pl.Schema(
         "visible_boot_ms": MS,
     }
 )
-"""How far a hop was complete with a batch that it showed, the watermark of `batches` (null: there was none yet).
+"""Up to which record time a hop was complete with a batch: the watermark of `batches` (null: there was none yet).
 
 `visible_ms` and `visible_boot_ms` are as in RESULTS.
 """
 BOUNDS = pl.Schema({"stream": TEXT, "input": TEXT, "bound_ms": MS})
 """The bound of each source that a stream reads."""
 DRIFTS = pl.Schema({"stream": TEXT, "batch_id": COUNT, "input": TEXT, "from_ms": MS, "max_drift_ms": MS})
-"""When a source had worked on a batch, boot, whose partitions may be `max_drift_ms` ahead of the slowest of the stream.
+"""From when on (`from_ms`, boot) records of a batch waited because they were too far ahead of another partition.
 
-Records further ahead wait from then on, until a later batch sends them on.
+Partitions may be at most `max_drift_ms` ahead of the slowest of the stream. Records further ahead wait from the end of
+their source's work on, until a later batch sends them on.
 """
 BEGINS = pl.Schema({"stream": TEXT, "input": TEXT, "batch_id": COUNT})
-"""The first batch of a driver that reads a source which began, or began anew, because the topology file was changed.
+"""The first batch of the driver that began to read a source because the topology file was changed.
 
-What it found there had come while the file was without the source, or is read again. A source that the stream has had
-from the beginning has no row. The batch itself may have been planned by the driver before, without the source.
+The records that this driver found there had come while the file did not have the source, or are read again. A source
+that the stream has always had has no row. The batch itself may have been planned by the driver before, without the
+source.
 """
 SILENCES = pl.Schema(
     {"stream": TEXT, "batch_id": COUNT, "input": TEXT, "partition": COUNT, "setting": TEXT, "due_ms": MS}
@@ -256,9 +264,9 @@ from it.
 USUAL_LENGTHS = pl.Schema(
     {"stream": TEXT, "owner": TEXT, "detail": TEXT, "usual_ms": pl.Float64(), "varying_ms": pl.Float64()}
 )
-"""How long an owner usually has of the time from one look to the next. Owners without a row: 0.
+"""How much of the time from one look to the next an owner usually takes; 0 for an owner without a row.
 
-`varying_ms` is what of it grows with the number of records (null: all of it).
+`varying_ms` is the part of `usual_ms` that grows with the number of records (null: all of it).
 """
 USUAL_ARRIVALS = pl.Schema({"stream": TEXT, "input": TEXT, "per_ms": pl.Float64(), "per_batch": pl.Float64()})
 """How many records of an input usually arrive in a ms, and how many a batch usually reads."""
@@ -266,7 +274,7 @@ USUAL_ARRIVALS = pl.Schema({"stream": TEXT, "input": TEXT, "per_ms": pl.Float64(
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFacts:
-    """All that is known of the streams of a topology, in frames with the schemas above."""
+    """All that is known of the streams of a topology, in frames of the schemas above."""
 
     segments: pl.DataFrame = field(default_factory=SEGMENTS.to_frame)
     tasks: pl.DataFrame = field(default_factory=TASKS.to_frame)

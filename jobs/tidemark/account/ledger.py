@@ -1,4 +1,4 @@
-"""What all accounts share, worked out once from the facts: clocks, timelines, batches and debts."""
+"""What all accounts need of the facts, worked out once: clocks of drivers, timelines of streams, batches and debts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tidemark.account.timeline import timeline_of
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Facts by the reference clock.
+    """The facts, and what follows from them by the reference clock.
 
     Attributes:
-        facts: as they were recorded.
+        facts: the facts as they were recorded.
         timeline: TIMELINE of all streams.
-        batches: `excluded_ms` and `looked_ms` by the reference, with their `driver` and its clock, of each `stream` and
-            `batch_id`.
-        begun: BEGINS with the first look at the source, `begun_ms`, and the end of the last driver without it,
-            `without_ms`, reference.
+        batches: `excluded_ms` and `looked_ms` of BATCHES by the reference clock, by `stream` and `batch_id`, with the
+            `driver` and its clock.
+        begun: BEGINS with two instants by the reference clock: the first look at the source, `begun_ms`, and the end
+            of the last driver without it, `without_ms`.
         waiting: SHARES of the time for which records waited that a plan left behind.
-        clocks: of drivers, by `driver_clocks`.
+        clocks: the clocks of drivers, as `driver_clocks` returns them.
     """
 
     facts: AccountFacts
@@ -37,24 +37,24 @@ class Ledger:
 
     @classmethod
     def of(cls, facts: AccountFacts) -> Ledger:
-        """Returns the ledger of *facts*."""
+        """Works out the ledger of *facts*."""
         lives, batches = timeline_of(facts), batches_of(facts)
         debts = debts_of(facts, lives, batches)
         return cls(
             facts=facts,
             timeline=with_extra_time(lives, batches, debts.extra, facts.usual_lengths),
             batches=batches,
-            begun=_without(begun_of(facts), lives),
+            begun=_with_end_of_last(begun_of(facts), lives),
             waiting=debts.waiting,
             clocks=driver_clocks(facts),
         )
 
     def made_visible(self, results: pl.DataFrame) -> pl.DataFrame:
-        """Returns *results* with `until_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the
-        wall clock that they were read from was ahead; also with `host` and `clock_error_ms` of that clock.
+        """Returns *results* with the instant `until_ms`, at which they were visible by the reference clock.
 
-        A result has `stream`, `driver`, `visible_ms` and `visible_boot_ms`. A wall clock that nothing places is taken
-        for the reference, with an error that is not known.
+        A result has `stream`, `driver`, `visible_ms` and `visible_boot_ms`. It also gets `ahead_ms`, by which the wall
+        clock of `visible_ms` was ahead of the reference, and the `host` and the `clock_error_ms` of that clock. If
+        nothing measured that clock, it counts as right, with an unknown error (null).
         """
         until_ms = pl.coalesce(pl.col("visible_boot_ms") + pl.col("to_reference_ms"), "visible_ms")
         return (
@@ -65,7 +65,7 @@ class Ledger:
 
 
 def begun_of(facts: AccountFacts) -> pl.DataFrame:
-    """Returns BEGINS with the first look of the driver that began to read the source, `begun_ms`, reference."""
+    """Returns BEGINS with `begun_ms`, the first look of the driver that began to read the source, by the reference."""
     looks = facts.segments.group_by(DRIVER).agg(pl.min("began_ms"))
     looked = looks.join(driver_clocks(facts), on=DRIVER).with_columns(
         begun_ms=pl.col("began_ms") + pl.col("to_reference_ms")
@@ -74,8 +74,11 @@ def begun_of(facts: AccountFacts) -> pl.DataFrame:
     return facts.begins.unique().join(batches, on=["stream", "batch_id"]).select(*BEGINS, "begun_ms").sort(*BEGINS)
 
 
-def _without(begun: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
-    """Returns *begun* with `without_ms`, when the driver before, which did not read the source, had ended."""
+def _with_end_of_last(begun: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
+    """Returns *begun* with `without_ms`, the end of the driver before, which did not read the source.
+
+    *lives* is the TIMELINE of the streams.
+    """
     absences = lives.filter(pl.col("owner") == ABSENCE).select("stream", "ended_ms", without_ms="began_ms")
     return begun.sort("begun_ms").join_asof(
         absences.sort("ended_ms"), left_on="begun_ms", right_on="ended_ms", by="stream", check_sortedness=False
@@ -83,7 +86,7 @@ def _without(begun: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
 
 
 def batches_of(facts: AccountFacts) -> pl.DataFrame:
-    """Returns the `batches` of a Ledger of *facts*."""
+    """Returns `batches` of the Ledger of *facts*."""
     instants = ["excluded_ms", "looked_ms"]
     placed = facts.batches.join(driver_clocks(facts).drop("host"), on=DRIVER, maintain_order="left")
     return (

@@ -1,7 +1,8 @@
-"""What records did not come through: not produced, unread, or lost at an operator on the way.
+"""The records that did not come through: they were not produced, are unread, or were lost at an operator on the way.
 
-What happened after a stream's last look is not known to be silence. The records that usually come in that time are
-unread, and belong to what keeps the stream from looking: the driver's absence, or what it has not finished.
+After the last look of a stream nobody knows whether records came. So those that usually come in that time count as
+unread, and are blamed on what keeps the stream from looking: the absence of a driver, or the work that it has not
+finished.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import polars as pl
 from tidemark.account.counts import Counts, Span, read_of_hop
 from tidemark.account.explanation import Became, Leaf
 from tidemark.account.now import looks_no_more_after_ms
-from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large, place_of
+from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large, partition_name
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.capacity import CAPACITY
 from tidemark.account.owners.driver import DRIVER
@@ -39,23 +40,25 @@ from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.model.topology import SubTopology
 
 ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
-"""What the heartbeat says of a driver that has not ended."""
+"""The states in a heartbeat of a driver that has not ended."""
 NOT_PRODUCED, UNREAD = Became.NOT_PRODUCED, Became.UNREAD
 
 
 class Lost:
-    """What did not come through in the time *spans* of each stream."""
+    """The records that did not come through until *at_ms*, epoch ms; *spans* has the time that counts for each
+    stream.
+    """
 
     def __init__(self, tables: AccountTables, spans: Mapping[str, Span], at_ms: int) -> None:
         self._tables, self._topology, self._spans, self._at_ms = tables, tables.topology, spans, at_ms
-        # Each source of a stream, and each of its partitions, asks.
-        self._stopped = cache(self._look)
+        # Each source of a stream, and each of its partitions, asks the same.
+        self._stopped = cache(self._find_stop)
         self._since_ms = min(span.since_ms for span in spans.values())
         self.counts = Counts(tables, since_ms=self._since_ms, at_ms=max(s.until_ms for s in spans.values()))
 
     @property
     def has_history(self) -> bool:
-        """Whether what came in several times as long as those that are judged says what is usual."""
+        """Whether earlier reads say how many records usually come in times as long as those that are judged."""
         return any(self._has_history(name, span) for name, span in self._spans.items())
 
     def _has_history(self, stream: str, span: Span) -> bool:
@@ -63,17 +66,17 @@ class Lost:
         return len(numbers_before(read["finished_ms"].to_numpy(), read["n"].to_numpy(), span)) > 0
 
     def before(self, operator: str) -> Iterator[Loss]:
-        """Yields what *operator* did not get."""
-        for each in self._topology.path_into(operator):
-            yield from self._unread(each)
-            if each.name != operator:
-                yield from self._lost_at(each)
+        """Yields the records that should have come to *operator*, and did not."""
+        for step in self._topology.path_into(operator):
+            yield from self._unread(step)
+            if step.name != operator:
+                yield from self._lost_at(step)
 
     def on(self, path: Iterable[Operator]) -> Iterator[Loss]:
-        """Yields what operators on *path* did not get, or did not send on."""
-        for each in path:
-            yield from self._unread(each)
-            yield from self._lost_at(each)
+        """Yields the records that operators on *path* did not get, or did not send on."""
+        for operator in path:
+            yield from self._unread(operator)
+            yield from self._lost_at(operator)
 
     def _lost_at(self, operator: Operator) -> Iterator[Loss]:
         span = self._spans[self._topology.sub_topology_of(operator.name).name]
@@ -91,31 +94,45 @@ class Lost:
                     assert_never(operator)
 
     def _unread_of_source(self, source: Source, sub: SubTopology) -> Iterator[Loss]:
-        """Yields records of *source* that were not produced, or are unread."""
+        """Yields the records of *source*, which *sub* reads, that were not produced or are unread."""
         rows, stopped = self.counts.reads.filter(pl.col("source") == source.name), self._stopped(sub.name)
         if not rows["n"].sum():
-            # Until the last look nothing had come. Whether it came later is not known.
+            # Until the last look nothing had come. Whether anything came later is not known.
             looked = 1.0 if stopped is None else self._spans[sub.name].share_until(stopped.seen_ms)
             yield Loss(Leaf(owner=TOPIC, detail=source.name, became=NOT_PRODUCED), looked)
             if stopped is not None:
                 yield Loss(stopped.leaf, 1 - looked)
             return
         missing, unseen = list[Loss](), list[Loss]()
-        for (partition,), of_partition in rows.group_by("partition", maintain_order=True):
-            place = place_of(source.name, partition)
-            usual = _Usual(of_partition, self._spans[sub.name], None if stopped is None else stopped.seen_ms)
-            leaf = Leaf(owner=PRODUCER, detail=place, became=NOT_PRODUCED, partition=place, since_ms=usual.since_ms)
-            missing += usual.not_produced(leaf)
+        for (number,), reads in rows.group_by("partition", maintain_order=True):
+            partition, since = partition_name(source.name, number), None if stopped is None else stopped.seen_ms
+            usual = _UsualReads(reads, self._spans[sub.name], since)
+            missing += usual.not_produced(
+                Leaf(
+                    owner=PRODUCER,
+                    detail=partition,
+                    became=NOT_PRODUCED,
+                    partition=partition,
+                    since_ms=usual.since_ms,
+                )
+            )
             unseen += usual.not_looked_for(stopped.leaf) if stopped else []
-            yield from self._left(of_partition, place, source, sub)
+            yield from self._left_behind(reads, partition, source, sub)
         yield from as_one(unseen)
         if len(large(missing)) < rows["partition"].n_unique():
             yield from missing
         else:
             yield from as_one(missing, owner=TOPIC, detail=source.name)
 
-    def _left(self, rows: pl.DataFrame, place: str, source: Source, sub: SubTopology) -> Iterator[Loss]:
-        """Yields what the newest look left of a partition, beyond what looks usually leave."""
+    def _left_behind(self, rows: pl.DataFrame, partition: str, source: Source, sub: SubTopology) -> Iterator[Loss]:
+        """Yields the records that the newest batch left behind in a partition, if they are more than usual.
+
+        Args:
+            rows: reads of the partition, as in `Counts.reads`.
+            partition: SOURCE/PARTITION.
+            source: the source of the partition.
+            sub: the sub-topology that reads it.
+        """
         span, looks = self._spans[sub.name], rows.drop_nulls("unread")
         newest = looks.filter(span.holds()).tail(1)
         usual = float(looks.filter(pl.col("finished_ms") <= span.since_ms)["unread"].median() or 0)  # type: ignore[arg-type]
@@ -126,10 +143,12 @@ class Lost:
         stopped, stream = self._stopped(sub.name), self._name(sub.name)
         owner, detail = (MAX_RECORDS, source.name) if is_cut else (CAPACITY, stream)
         leaf = stopped.leaf if stopped else Leaf(owner=owner, detail=detail, became=UNREAD, stream=stream)
-        yield Loss(replace(leaf, partition=place, records=left, usual_records=round(usual)), left - usual)
+        yield Loss(replace(leaf, partition=partition, records=left, usual_records=round(usual)), left - usual)
 
     def _unread_of_hop(self, hop: HopSource, sub: SubTopology) -> Iterator[Loss]:
-        """Yields what was written to *hop* since the newest batch of *sub*, if that looks no more."""
+        """Yields the records written to *hop* since the newest batch of *sub*, if *sub* has stopped looking for
+        records.
+        """
         stopped = self._stopped(sub.name)
         if stopped is None:
             return
@@ -141,24 +160,24 @@ class Lost:
         if n:
             yield Loss(replace(stopped.leaf, records=n), n)
 
-    def _look(self, stream: str) -> _Stopped | None:
-        """Returns what keeps *stream* from looking for records; None: it looks."""
+    def _find_stop(self, stream: str) -> _Stopped | None:
+        """Returns what keeps *stream*, a sub-topology, from looking for records; None if it looks."""
         driver, newest = self._drivers[stream], self.counts.newest_batch(stream)
         beat, sign = driver.beat, driver.evidence.newest
         name = self._name(stream)
         if beat is None or sign is None:
-            # Queries that a job only measures have no heartbeats.
-            return _Stopped.by(ABSENCE, name, self._since_ms) if newest is None else None
+            # A query that a job only measures has no heartbeats.
+            return _Stopped.without_driver(ABSENCE, name, self._since_ms) if newest is None else None
         row = self.counts.newest_beat(stream, at_ms=self._at_ms)
         number, finished_ms = newest or (-1, self._since_ms)
         told_ms = max(beat.at_ms, finished_ms)
-        # Of a batch without facts it is seldom known what it read.
+        # What a batch read is seldom known before its facts are written.
         has_facts = row is None or row["batch_id"] is None or row["batch_id"] <= number
         is_known = has_facts or self._has_no_news(stream)
         is_silent = self._at_ms - told_ms > looks_no_more_after_ms(driver, sign)
         if beat.state not in ALIVE or driver.was_replaced or driver.stood_still or is_silent:
             owner = PAUSE if driver.stood_still else ABSENCE
-            return _Stopped.by(owner, name, told_ms if is_known else finished_ms)
+            return _Stopped.without_driver(owner, name, told_ms if is_known else finished_ms)
         began_ms = beat.batch_started_at_ms
         if began_ms is None or finished_ms > beat.at_ms:
             return None
@@ -183,23 +202,23 @@ class Lost:
 
 @dataclass(frozen=True)
 class _Stopped:
-    """Since `seen_ms` a stream has not looked for records, because of the owner of `leaf`."""
+    """A stream has not looked for records since `seen_ms`, epoch ms; `leaf` names the owner to blame."""
 
     seen_ms: int
     leaf: Leaf
 
     @classmethod
-    def by(cls, owner: str, stream: str, seen_ms: int) -> Self:
-        """Returns that no driver of *stream* has run since *seen_ms*, and that *owner* owns the time since."""
+    def without_driver(cls, owner: str, stream: str, seen_ms: int) -> Self:
+        """Returns the stop of a *stream* that no driver has run since *seen_ms*; *owner* owns that time."""
         return cls(seen_ms, Leaf(owner=owner, detail=stream, became=UNREAD, stream=stream, since_ms=seen_ms))
 
 
-class _Usual:
-    """What usually comes to a partition in *span*, beyond what came.
+class _UsualReads:
+    """The records of a partition that usually come in the time *span*, and did not.
 
-    Nobody has looked since *seen_ms* (None: until the end). `since_ms` is when records began to be missing: of a
-    partition to which none came with its last one, which may be before the span. What is usual is what came before
-    that, however long it is ago.
+    Nobody has looked for records since *seen_ms*; None if somebody looked until the end. Records are missing since
+    `since_ms`. If none came in the span, that is when the last one came, perhaps before the span. What came before that
+    instant is usual, however long ago it was.
     """
 
     def __init__(self, reads: pl.DataFrame, span: Span, seen_ms: int | None) -> None:
@@ -213,11 +232,11 @@ class _Usual:
         self.since_ms = span.since_ms if self._came or not isinstance(last_ms, int) else last_ms
 
     def not_produced(self, leaf: Leaf) -> Iterator[Loss]:
-        """Yields *leaf* with what should have come while somebody looked."""
+        """Yields *leaf* with the records that should have come while somebody looked."""
         yield from self._loss(leaf, lambda since_ms: self._usual(self._seen_ms - since_ms) - self._came)
 
     def not_looked_for(self, leaf: Leaf) -> Iterator[Loss]:
-        """Yields *leaf* with what should have come since then."""
+        """Yields *leaf* with the records that should have come since nobody looked."""
 
         def missing(since_ms: int) -> float:
             seen = max(self._came, self._usual(self._seen_ms - since_ms))

@@ -1,4 +1,4 @@
-"""What the streams of a topology do at an instant, by what they recorded: their drivers, batches and looks."""
+"""What the streams of a topology do at an instant, as far as their tables and heartbeats tell."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness, Sign
 
 OF_PARTITION = ["input", "partition"]
 MISSED = 2
-"""A driver without a sign of life for so many heartbeats looks no more."""
+"""A driver that has missed this many heartbeats no longer looks for records."""
 
 
 def looks_no_more_after_ms(driver: HeartbeatFacts, sign: Sign) -> int:
-    """Returns how old the newest *sign* of life of *driver* is at least if it looks no more, ms."""
+    """Returns the age of the newest *sign* of life of *driver*, ms, beyond which it no longer looks for records."""
     return MISSED * LIMITS[sign.kind, driver.evidence.store].every_ms
 
 
 def has_missed_beats(driver: HeartbeatFacts, at_ms: int) -> bool:
-    """Returns True if *driver* should have told more than one heartbeat before *at_ms*, epoch ms, and has not."""
+    """Returns True if *driver* has sent no heartbeat for so long before *at_ms*, epoch ms, that some must be
+    missing.
+    """
     sign, beat = driver.evidence.newest, driver.beat
     return sign is not None and beat is not None and at_ms - beat.at_ms > looks_no_more_after_ms(driver, sign)
 
 
 @dataclass(frozen=True)
 class StreamsNow:
-    """The streams of a topology at *at_ms* (epoch ms), by what they have *recorded* and by their *ledger*."""
+    """The streams of a topology at `at_ms` (epoch ms), by the rows that they have `recorded` and by their `ledger`."""
 
     tables: AccountTables
     recorded: Recorded
@@ -63,7 +65,7 @@ class StreamsNow:
 
     @cached_property
     def facts(self) -> AccountFacts:
-        """What is known, with what each stream does now as its last segment."""
+        """The facts of the ledger, with what each stream does now as its last segment."""
         return until_now(self.ledger.facts, pl.DataFrame([*self._running()], schema=RUNNING))
 
     def _running(self) -> Iterator[dict[str, Any]]:
@@ -81,10 +83,12 @@ class StreamsNow:
                 }
 
     def owner(self, sub: SubTopology) -> tuple[str, str]:
-        """Returns whose the time of *sub* is now: the segment that its newest heartbeat names, unless it is gone.
+        """Returns who owns the time of *sub* now, as owner and detail.
 
-        Where it names none that began after its newest batch, nobody knows. A driver that holds its lease and beats no
-        more stands still. Of an instant in the past the heartbeat after it tells whether it was so.
+        If a driver runs, it is the owner of the segment that its newest heartbeat names; UNKNOWN if the newest batch is
+        later than that segment. Otherwise the time belongs to the absence of a driver. A driver that holds its lease
+        and sends no heartbeat stands still: then it is PAUSE. For an instant in the past, the next heartbeat tells
+        whether the driver stood still.
         """
         stream, driver = self.name(sub), self._drivers[sub.name]
         if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING or driver.was_replaced:
@@ -93,7 +97,7 @@ class StreamsNow:
             return (PAUSE if driver.evidence.is_held else ABSENCE), stream
         newest = self.ledger.facts.segments.filter(pl.col("stream") == stream)["driver"].max()
         sign = driver.evidence.newest
-        # A driver that has told nothing of its time has not looked yet.
+        # A driver without a segment has not looked for records yet.
         if not isinstance(newest, int) or (sign is not None and sign.epoch > newest):
             return ABSENCE, stream
         # What was done last is not what is done since.
@@ -108,7 +112,7 @@ class StreamsNow:
         return drivers_of(self.tables.layout, self.topology, at_ms=self.at_ms, stored=self.tables.stored)
 
     def driver(self, stream: str) -> dict[str, Any] | None:
-        """Returns number, host and clock of the newest driver of *stream*; None: it had none."""
+        """Returns the newest driver of *stream*, as a row of `driver_clocks`; None if the stream never had one."""
         drivers = self.ledger.clocks.filter(pl.col("stream") == stream).sort("driver")
         return drivers.row(-1, named=True) if drivers.height else None
 
@@ -118,7 +122,7 @@ class StreamsNow:
         return 0 if newest is None else int(newest) + 1
 
     def running_look_ms(self, stream: str) -> int | None:
-        """Returns the look that found the records of a batch that has not finished, reference; None: none runs."""
+        """Returns when the look ended that found the records of the running batch, reference; None if no batch runs."""
         rows = self._segments(stream).filter(pl.col("batch_id") >= self.next_batch(stream))
         waited_ms = rows.filter(pl.col("owner") == TRIGGER).select(pl.max("ended_ms")).item()
         rows = rows if waited_ms is None else rows.filter(pl.col("began_ms") >= waited_ms)
@@ -129,10 +133,10 @@ class StreamsNow:
         return int(began_ms if looks.is_empty() else looks.select(pl.max("ended_ms")).item())
 
     def slowest(self, sub: SubTopology) -> dict[str, Any] | None:
-        """Returns the partition of *sub* that holds time back, with the columns of OPEN about it.
+        """Returns the partition that holds the watermark of *sub* back, with the columns of OPEN about a partition.
 
-        `is_alike`: no other partition is ahead of it by more than its records usually are apart. None: no partition is
-        known to hold time back, or no look for its records.
+        Its `is_alike` is True if no partition is ahead of it by more than its records usually are apart. None if no
+        such partition is known, or if nobody is known to have looked for its records.
         """
         stream, facts = self.name(sub), self.ledger.facts
         plans = facts.plans.filter(pl.col("stream") == stream).drop_nulls("newest_ms").sort("batch_id")
@@ -165,25 +169,25 @@ class StreamsNow:
         }
 
     def left_behind(self, stream: str) -> pl.DataFrame:
-        """Returns the newest plans of the partitions of *stream* that they left records of behind.
+        """Returns the newest plan of each partition of *stream* in which it left records behind.
 
-        `left_by` is the first plan that saw the first of these records, and `seen_ms` its look, reference.
+        `left_by` is the first batch whose plan saw the first of these records, and `seen_ms` its look, reference.
         """
-        is_its = pl.col("stream") == stream
-        plans = self.ledger.facts.plans.filter(is_its, pl.col("writer").is_null()).sort("batch_id")
+        of_stream = pl.col("stream") == stream
+        plans = self.ledger.facts.plans.filter(of_stream, pl.col("writer").is_null()).sort("batch_id")
         newest = plans.group_by(OF_PARTITION, maintain_order=True).last()
         behind = newest.filter(pl.col("latest_offset") > pl.col("until_offset"))
         left_from = behind.select(*OF_PARTITION, left_from="until_offset")
         saw = plans.join(left_from, on=OF_PARTITION, nulls_equal=True, maintain_order="left")
         saw = saw.filter(pl.col("latest_offset") > pl.col("left_from"))
-        looks = self.ledger.batches.filter(is_its).select(left_by="batch_id", seen_ms="looked_ms")
+        looks = self.ledger.batches.filter(of_stream).select(left_by="batch_id", seen_ms="looked_ms")
         first = saw.group_by(OF_PARTITION, maintain_order=True).agg(left_by=pl.first("batch_id"))
         return behind.join(first, on=OF_PARTITION, nulls_equal=True).join(looks, on="left_by", how="left")
 
     def parts_since(self, stream: str, since_ms: int, waited: Mapping[str, Any]) -> pl.DataFrame | None:
-        """Returns the PARTS of the time since *since_ms*, reference, in which *stream* waited; None: it had no driver.
+        """Returns the PARTS of the time since *since_ms* (reference) in which a result of *stream* has waited.
 
-        *waited* has the columns of OPEN about what it has waited for.
+        *waited* has the columns of OPEN that say what the result has waited for. None if the stream never had a driver.
         """
         driver = self.driver(stream)
         if driver is None:
@@ -200,7 +204,9 @@ class StreamsNow:
         return open_parts(Ledger.of(self.facts), unfinished)
 
     def _idle(self, sub: SubTopology) -> pl.DataFrame:
-        """Returns the partitions for which time does not wait."""
+        """Returns the `input` and `partition` of those that count as idle, so that the watermark does not wait for
+        them.
+        """
         rows = self.recorded.partition_batches.filter(pl.col("sub_topology") == sub.name).sort("batch_id")
         newest = rows.drop_nulls(["partition", "activity"]).group_by("source", "partition", maintain_order=True).last()
         idle = newest.filter(pl.col("activity") == Activity.IDLE.value)
@@ -212,7 +218,10 @@ class StreamsNow:
         return has_no_news(tables.layout, self.topology.name, sub, at_ms=self.at_ms, stored=tables.stored)
 
     def last_look_ms(self, stream: str, *, before_ms: int | None = None) -> int | None:
-        """Returns when *stream* looked for records last, reference, and *before_ms* if given; None: it never did."""
+        """Returns when the last look of *stream* for records ended, reference; None if it never looked.
+
+        With *before_ms* only earlier looks count.
+        """
         is_before = pl.lit(value=True) if before_ms is None else pl.col("ended_ms") < before_ms
         looks = self._segments(stream).filter(pl.col("owner") == BROKER, is_before)
         return None if looks.is_empty() else int(looks.select(pl.max("ended_ms")).item())

@@ -1,11 +1,12 @@
-"""Explains promises about numbers of records: which shares of them did not come through, and whose these are.
+"""Explains promises about numbers of records: which records did not come through, and who is to blame.
 
-It explains a number of records, a share of late or quarantined ones, and the staleness of a table for which nothing is
-on its way. Of the records that usually come in such a time, some were not produced and some are unread, and what was
-read became something else than a result (`account.outcomes`). A share is named from a tenth of all that is beyond what
-is usual.
+Three kinds of promise are explained so: a number of records, a share of late or quarantined ones, and the staleness of
+a table for which nothing is on its way. Of the records that usually come in such a time, some were not produced, some
+are unread, and some were read and led to no result (`account.outcomes`). An owner is named if it has at least a tenth
+of the records beyond what is usual.
 
-Each operator counts what it read: behind a repartition that sends a record on twice, one record is two.
+Each operator counts the records that it reads itself. Behind a repartition that sends a record on twice, the record
+counts as two.
 """
 
 from __future__ import annotations
@@ -38,22 +39,21 @@ BROKEN = frozenset({Verdict.WARN, Verdict.ERROR})
 
 
 def shares_of_records(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Explanation:
-    """Returns why the promise *spec*, a number or a share of records or a staleness, is broken at *at_ms* (epoch ms).
+    """Returns why *spec*, a promise about a number, a share or staleness, is broken at *at_ms* (epoch ms).
 
-    Of a staleness nothing may be on its way to the table: its newest row is that of the newest batch that gave it one,
-    and what was read since then gave none.
+    For staleness nothing may be on its way to the table: all records since its newest row have led to no row.
     """
     if spec.measure.outcome is not None:
-        return _of_share(tables, spec, at_ms)
+        return _explain_share(tables, spec, at_ms)
     if spec.measure is RECORDS:
-        return _of_number(tables, spec, at_ms)
+        return _explain_number(tables, spec, at_ms)
     return shares_since_newest_row(tables, _writers(tables.topology, spec.subject), at_ms=at_ms)
 
 
 def shares_since_newest_row(tables: AccountTables, writers: Sequence[str], *, at_ms: int) -> Explanation:
-    """Returns what became of the records from which the operators *writers* should have had results until *at_ms*.
+    """Returns what became of the records that should have led to rows of the operators *writers* until *at_ms*.
 
-    They are those since the newest row that one of them wrote, or of all time without a row.
+    Records count since the newest row that one of *writers* wrote; all of them if none has written a row.
     """
     topology = tables.topology
     lost = Lost(tables, _since_newest_row(tables, writers, at_ms), at_ms)
@@ -61,9 +61,9 @@ def shares_since_newest_row(tables: AccountTables, writers: Sequence[str], *, at
     return _explained(found, lost.on(topology.path_into(*writers)), STALENESS)
 
 
-def _of_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
+def _explain_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
     assert isinstance(spec.limits, ShareMaximums)
-    span, outcome = _judged(spec, at_ms), spec.measure.outcome
+    span, outcome = _measured_span(spec, at_ms), spec.measure.outcome
     assert outcome is not None
     counts = Counts(tables, since_ms=span.since_ms, at_ms=span.until_ms)
     outcomes = OutcomesOf(tables.topology, counts, tables.topology.operators[spec.subject], span)
@@ -76,26 +76,26 @@ def _of_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
     return _explained(found, outcomes.late() if spec.measure is LATE_SHARE else outcomes.quarantined(), spec.measure)
 
 
-def _of_number(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
-    limits, span = spec.limits, _judged(spec, at_ms)
+def _explain_number(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
+    limits, span = spec.limits, _measured_span(spec, at_ms)
     assert isinstance(limits, RecordMinimums)
     lost = Lost(tables, dict.fromkeys(_streams(tables.topology), span), at_ms)
     rows = lost.counts.outcomes.filter(pl.col("operator") == spec.subject)
     n = int(rows.filter(span.holds())["records_in"].sum())
     before = numbers_before(rows["finished_ms"].to_numpy(), rows["records_in"].to_numpy(), span)
-    usual = sum(judge_count(int(each), limits) in BROKEN for each in before) / len(before) if len(before) else None
+    usual = sum(judge_count(int(number), limits) in BROKEN for number in before) / len(before) if len(before) else None
     missing = max(0, round(float(np.median(before))) - n) if len(before) else 0
     found = Explanation(answer=Answer.KEPT, broken=missing, results=n, usual_share=usual, has_history=usual is not None)
     if judge_count(n, limits) not in BROKEN:
         return found
-    # The number that is judged is one result, and broke the promise: its share is 1.
+    # Only one number is judged, and it broke the promise: the broken share is 1.
     if usual is not None and usual * AS_USUAL >= 1:
         return replace(found, answer=Answer.AS_USUAL)
     return _explained(found, lost.before(spec.subject), spec.measure)
 
 
-def _judged(spec: SlaSpec, at_ms: int) -> Span:
-    """Returns the time over which *spec* is measured; a batch that finishes at the instant of the check is later."""
+def _measured_span(spec: SlaSpec, at_ms: int) -> Span:
+    """Returns the time over which a check at *at_ms* measures *spec*; a batch that finishes at *at_ms* is after it."""
     return Span(at_ms - spec.over_ms - 1, at_ms - 1)
 
 
@@ -104,7 +104,7 @@ def _streams(topology: Topology) -> list[str]:
 
 
 def _writers(topology: Topology, table: str) -> list[str]:
-    """Returns the operators whose results *table* has; of `changes` not those that only joins look up."""
+    """Returns the operators that write *table*; for `changes`, without those that joins only look up."""
     if table != CHANGES.name:
         return [o.name for o in topology.operators.values() if o.result_table == table]
     looked_up = {name for sub in topology.sub_topologies for name in sub.table_inputs()}
@@ -112,9 +112,10 @@ def _writers(topology: Topology, table: str) -> list[str]:
 
 
 def _since_newest_row(tables: AccountTables, writers: Iterable[str], at_ms: int) -> dict[str, Span]:
-    """Returns, by stream, the time since the newest batch whose records a table of *writers* has.
+    """Returns for each stream the time since the newest batch whose records led to a row of *writers*.
 
-    Of a table without a row it is all the time.
+    Without any row it is all the time since the first batch. Behind a hop, the batch of the writer counts that the
+    batch of the row had read.
     """
     topology, scan = tables.topology, tables.of_all_streams
     newest = newest_result(scan, [*writers], at_ms=at_ms)
@@ -133,9 +134,10 @@ def _since_newest_row(tables: AccountTables, writers: Iterable[str], at_ms: int)
 
 
 def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> Explanation:
-    """Returns *found* with the leaves of *losses* that are large enough, the largest first.
+    """Returns *found* with the leaves of those *losses* that are large enough to be named, the largest first.
 
-    What is too small by itself is added up by topic and by what became of it.
+    Losses that are too small by themselves are added up by topic, if the same became of their records. Owners that
+    cannot be blamed for *measure* are left out.
     """
     known = [loss for loss in losses if loss.excess > 0 and can_move(loss.leaf.owner, measure)]
     whole, named = sum(loss.excess for loss in known), large(known)
@@ -146,7 +148,7 @@ def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> 
     for (source, _), of_source in small.items():
         named += [sum_ for sum_ in as_one(of_source, owner=TOPIC, detail=source) if sum_.excess >= LEAST_SHARE * whole]
     named.sort(key=lambda loss: (-loss.excess, loss.leaf.owner, loss.leaf.detail))
-    leaves = tuple(replace(each.leaf, share=each.excess / whole, touched=round(each.excess)) for each in named)
+    leaves = tuple(replace(loss.leaf, share=loss.excess / whole, touched=round(loss.excess)) for loss in named)
     return replace(
         found,
         answer=Answer.EXPLAINED if leaves else Answer.NOT_KNOWN,

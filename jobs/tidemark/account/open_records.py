@@ -1,8 +1,8 @@
-"""The oldest record that a table does not show yet, with its account until now.
+"""Finds the oldest record on its way to a table, and the account of its age until now.
 
-A record is open where a batch has read it and not shown it, where a plan left it behind, where a setting or a slower
-partition holds it, or where nobody looks. Behind a hop the search goes on in the stream that writes it, unless the hop
-has a row that its reader lacks.
+A record is on its way if a batch has read it and not written a row yet, if a plan left it behind, if a setting or a
+slower partition holds it, or if nobody looks for records. Where a stream reads a hop, and has read all rows of it, the
+search goes on in the stream that writes the hop.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.topology import SubTopology
 
 Read = dict[str, Any]
-"""A record, as a row of READS without its number."""
+"""A record that is on its way, with the columns of READS that are known of it."""
 
 
 @dataclass(frozen=True)
 class OpenResult:
-    """A result that is not visible yet: its PARTS until now, and its age, ms."""
+    """A result that is not visible yet: the PARTS of its age until now, and that age, ms."""
 
     parts: pl.DataFrame
     age_ms: int
@@ -41,40 +41,41 @@ class OpenResult:
 
 @dataclass(frozen=True)
 class OpenRecords:
-    """The records that streams have not shown *now*."""
+    """Records that are on their way `now`."""
 
     now: StreamsNow
 
-    def before(self, place: str) -> OpenResult | None:
-        """Returns the oldest record on its way to the operator *place*; None: none is known to be."""
-        return self._in_stream(self.now.topology.sub_topology_of(place), place, shown_at=place)
+    def before(self, operator: str) -> OpenResult | None:
+        """Returns the oldest record on its way to *operator*; None if none is known to be."""
+        return self._in_stream(self.now.topology.sub_topology_of(operator), operator, target=operator)
 
-    def _in_stream(self, sub: SubTopology, place: str, *, shown_at: str) -> OpenResult | None:
-        """Returns the oldest record that *sub* has not shown at *place*, or a stream before it; *shown_at* tells which
-        records are not new.
+    def _in_stream(self, sub: SubTopology, operator: str, *, target: str) -> OpenResult | None:
+        """Returns the oldest record that *sub*, or a stream before it, has on the way to its *operator*.
+
+        The results of *target*, the operator at the end of the way, tell how new the records are that have arrived.
         """
         stream, hop = self.now.name(sub), hop_into(sub)
         if hop is not None:
             read = self._unread_row(stream, hop)
             if read is not None:
-                return self._walked(stream, place, read)
+                return self._aged(stream, operator, read)
             writer = self.now.topology.sub_topology(hop.upstream)
-            return self._in_stream(writer, hop.repartition, shown_at=shown_at)
-        found = self._drifting(sub, place)
-        read = self._left(stream) or self._unfinished(sub, shown_at)
-        return found or (None if read is None else self._walked(stream, place, read))
+            return self._in_stream(writer, hop.repartition, target=target)
+        found = self._too_far_ahead(sub, operator)
+        read = self._left_behind(stream) or self._unfinished(sub, target)
+        return found or (None if read is None else self._aged(stream, operator, read))
 
     def _unread_row(self, stream: str, hop: HopSource) -> Read | None:
-        """Returns the first row that the writer of *hop* has shown and *stream* has not; None: there is none."""
+        """Returns the first row of *hop* that *stream* has not read; None if it has read all."""
         facts, writer = self.now.facts, f"{self.now.topology.name}/{hop.upstream}"
         plans = facts.plans.filter(pl.col("stream") == stream, pl.col("input") == hop.repartition)
-        taken = plans.select(pl.max("until_offset")).item() or 0
-        shown = facts.results.filter(
-            pl.col("stream") == writer, pl.col("place") == hop.repartition, pl.col("batch_id") >= taken
+        read_until = plans.select(pl.max("until_offset")).item() or 0
+        unread = facts.results.filter(
+            pl.col("stream") == writer, pl.col("place") == hop.repartition, pl.col("batch_id") >= read_until
         )
-        if shown.is_empty():
+        if unread.is_empty():
             return None
-        first = shown.sort("batch_id", "event_ms").row(0, named=True)
+        first = unread.sort("batch_id", "event_ms").row(0, named=True)
         return {
             "input": hop.repartition,
             "event_ms": first["event_ms"],
@@ -84,8 +85,8 @@ class OpenRecords:
             "writer_row": first["row"],
         }
 
-    def _left(self, stream: str) -> Read | None:
-        """Returns the oldest record that the newest plan of a partition left behind; None: none did."""
+    def _left_behind(self, stream: str) -> Read | None:
+        """Returns the oldest record that the newest plans of *stream* left behind; None if they took all."""
         behind = self.now.left_behind(stream).drop_nulls("newest_ms").sort("newest_ms")
         if behind.is_empty():
             return None
@@ -98,10 +99,11 @@ class OpenRecords:
             "arrived_ms": plan["seen_ms"],
         }
 
-    def _unfinished(self, sub: SubTopology, shown_at: str) -> Read | None:
-        """Returns the next record, if a batch has read it or nobody looks for it; None: it is not known to be there.
+    def _unfinished(self, sub: SubTopology, target: str) -> Read | None:
+        """Returns the next record of *sub*, if the running batch has read it or nobody looks for it.
 
-        What came after the last look is not known to be silence: it is taken to have come as the records before it did.
+        None if somebody looks, and no record is known to be there. If nobody looks, the record is assumed to have come
+        as regularly as the records before it (`_next_record`).
         """
         stream = self.now.name(sub)
         found_ms = self.now.running_look_ms(stream)
@@ -112,30 +114,34 @@ class OpenRecords:
         until_ms = found_ms if has_found and found_ms is not None else self.now.at_ms
         if looked_ms is None and not has_found:
             return None
-        event_ms, delay_ms = self._next_record(stream, shown_at, until_ms if looked_ms is None else looked_ms)
+        event_ms, delay_ms = self._next_record(stream, target, until_ms if looked_ms is None else looked_ms)
         if looked_ms is not None:
-            # That look did not see it: in a silence before, there was no record that anybody could have made wait.
+            # The last look did not see the record. So it came later, and nobody made it wait before that.
             event_ms = max(event_ms, looked_ms - delay_ms)
         arrived_ms = min(event_ms + delay_ms, until_ms)
         source = next(o for o in sub.sources if o.name not in sub.table_inputs())
         return {"input": source.name, "event_ms": min(event_ms, arrived_ms), "arrived_ms": arrived_ms}
 
-    def _next_record(self, stream: str, shown_at: str, looked_ms: int) -> tuple[int, int]:
-        """Returns the event time and the delay of the record after the newest one at *shown_at*, as is usual."""
+    def _next_record(self, stream: str, target: str, looked_ms: int) -> tuple[int, int]:
+        """Estimates the event time (epoch ms) and the delay (ms) of the record after the newest result of *target*.
+
+        Records of *stream* usually follow each other by the median time between batches. Without a result, the event
+        time is *looked_ms*.
+        """
         facts = self.now.ledger.facts
         delays = facts.reads.filter(pl.col("stream") == stream).select(delay=pl.col("arrived_ms") - pl.col("event_ms"))
         delay_ms = int(delays.select(median_of(pl.col("delay"))).item() or 0)
-        shown = facts.results.filter(pl.col("place") == shown_at)
+        results = facts.results.filter(pl.col("place") == target)
         newest = (
-            shown.group_by("batch_id").agg(pl.max("event_ms")).sort("batch_id").select(pl.col("event_ms").cum_max())
+            results.group_by("batch_id").agg(pl.max("event_ms")).sort("batch_id").select(pl.col("event_ms").cum_max())
         )
         if newest.is_empty():
             return looked_ms, delay_ms
         apart_ms = int(newest.select(median_of(pl.col("event_ms").diff())).item() or 0)
         return int(newest.item(-1, 0)) + apart_ms, delay_ms
 
-    def _drifting(self, sub: SubTopology, place: str) -> OpenResult | None:
-        """Returns the oldest record that was read and waits for a slower partition; None: none does."""
+    def _too_far_ahead(self, sub: SubTopology, operator: str) -> OpenResult | None:
+        """Returns the oldest record that *sub* has read, and that waits for a slower partition; None if none waits."""
         stream, facts = self.now.name(sub), self.now.facts
         drifts = facts.drifts.filter(pl.col("stream") == stream)
         if drifts.is_empty():
@@ -158,36 +164,42 @@ class OpenRecords:
         if all(read[name] == slow[name] for name in ("input", "partition")):
             return None
         from_ms = read["from_ms"] + read["to_reference_ms"]
-        until_then = self._walked(stream, place, {name: read[name] for name in READS}, until_ms=from_ms)
-        # It waits from then on as time does, but for the bound.
+        until_then = self._aged(stream, operator, {name: read[name] for name in READS}, until_ms=from_ms)
+        # From then on the record waits as a window does, but without the bound.
         since_then = self.now.parts_since(stream, from_ms, slow | {"waits_by": MAX_DRIFT, "bound_ms": 0})
         if until_then is None or since_then is None:
             return None
         return OpenResult(pl.concat([until_then.parts, since_then]), self.now.at_ms - int(read["event_ms"]))
 
-    def held_by_setting(self, place: str) -> OpenResult | None:
-        """Returns the first record of a place that has shown none, if a setting holds it; None: none does."""
+    def held_by_setting(self, name: str) -> OpenResult | None:
+        """Returns the first record on its way to an operator that never gave a result, if a setting holds the record.
+
+        None if the operator *name* has given results, or if no setting holds the record.
+        """
         topology, facts = self.now.topology, self.now.facts
-        if facts.results.filter(pl.col("place") == place).height:
+        if facts.results.filter(pl.col("place") == name).height:
             return None
-        for operator in topology.path_into(place):
+        for operator in topology.path_into(name):
             stream = self.now.name(topology.sub_topology_of(operator.name))
             reads = facts.reads.filter(pl.col("stream") == stream).sort("batch_id", "event_ms")
             setting = holding_setting(operator)
-            # What waits for the end of a fixed window waits for time.
+            # A record that waits for the end of a fixed window waits for the watermark (`open_time`).
             is_fixed = operator.windows is not None and operator.windows.shape is not Shape.SESSION
             if setting is None or (setting == WINDOW and is_fixed) or reads.is_empty():
                 continue
             read = reads.row(0, named=True)
             if setting == ALLOWED_LATENESS and operator.windows is not None:
-                return self._late_allowed(stream, operator.name, operator.windows, read["event_ms"])
+                return self._in_allowed_lateness(stream, operator.name, operator.windows, read["event_ms"])
             segments = facts.segments.filter(pl.col("stream") == stream, pl.col("batch_id") == read["batch_id"])
             ended_ms = segments.filter(pl.col("detail") == operator.name).select(pl.max("ended_ms")).item()
-            return self._walked(stream, place, read, held_by=setting, held_detail=operator.name, held_from_ms=ended_ms)
+            return self._aged(stream, name, read, held_by=setting, held_detail=operator.name, held_from_ms=ended_ms)
         return None
 
-    def _late_allowed(self, stream: str, operator: str, windows: Windows, event_ms: int) -> OpenResult:
-        """Returns the account of the first window, which is sent when it is closed: until now, or until then."""
+    def _in_allowed_lateness(self, stream: str, operator: str, windows: Windows, event_ms: int) -> OpenResult:
+        """Returns the account of the first window of *operator*, in which the record of *event_ms* lies.
+
+        The window is sent only when `allowed_lateness` after its end has passed, and has waited for that until now.
+        """
         end_ms = first_end_ms(windows, event_ms)
         until_ms = min(self.now.at_ms, end_ms + windows.allowed_lateness_ms)
         part = {
@@ -201,13 +213,17 @@ class OpenRecords:
         }
         return OpenResult(pl.DataFrame([part], schema=PARTS), self.now.at_ms - end_ms)
 
-    def _walked(
-        self, stream: str, place: str, read: Mapping[str, Any], *, until_ms: int | None = None, **held: object
+    def _aged(
+        self, stream: str, operator: str, read: Mapping[str, Any], *, until_ms: int | None = None, **held: object
     ) -> OpenResult | None:
-        """Returns the account of a record, *read* as in READS, as of a result that the next batch shows now.
+        """Returns the account of a record as if the next batch made its result visible now; None without a driver.
 
-        *until_ms*, reference: as of one that it shows then. A record that no finished batch has read is one of that
-        next batch.
+        Args:
+            stream: the stream that has the record.
+            operator: the operator of that stream whose result it will be.
+            read: the record. If no finished batch has read it, the next batch counts as the one that does.
+            until_ms: an instant by the reference clock, instead of now.
+            held: the columns of RESULTS about the setting that holds the record.
         """
         driver = self.now.driver(stream)
         if driver is None:
@@ -228,7 +244,7 @@ class OpenRecords:
             "stream": stream,
             "batch_id": next_batch,
             "driver": driver["driver"],
-            "place": place,
+            "place": operator,
             "row": 0,
             "visible_ms": at_ms,
             "visible_boot_ms": at_ms - driver["to_reference_ms"],
@@ -246,6 +262,6 @@ class OpenRecords:
 
 
 def first_end_ms(windows: Windows, event_ms: int) -> int:
-    """Returns the end of the first of *windows* that a record of *event_ms* is in, epoch ms."""
+    """Returns the end of the first window that a record with the event time *event_ms* belongs to; both epoch ms."""
     after_start_ms = (event_ms - windows.offset_ms - windows.size_ms) % windows.hop_ms
     return event_ms - after_start_ms + windows.hop_ms

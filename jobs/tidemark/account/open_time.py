@@ -1,7 +1,7 @@
-"""The account of an instant that time has not passed: whom a watermark, or a window, waits for.
+"""Says what a watermark, or a window, waits for: the account of an instant that the watermark has not passed.
 
-It waits for the slowest partition of the source at the beginning; behind a hop for its reader, if the writer has passed
-the instant.
+The watermark waits for the slowest partition of the sources. If a stream reads a hop whose writer has passed the
+instant already, the watermark waits for that stream itself.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tidemark.semantics.strategy import Strategy
 
 @dataclass(frozen=True)
 class OpenTime:
-    """The time that streams have not reached *now*."""
+    """Instants of record time that the watermarks of streams have not passed `now`."""
 
     now: StreamsNow
 
     def where_it_stands(self, sub: SubTopology) -> OpenResult | None:
-        """Returns the account of the instant after the watermark of *sub*; None: nothing holds it back."""
+        """Returns the account of the instant after the watermark of *sub*; None if nothing holds the watermark back."""
         stands_ms = self._watermark_ms(sub)
         return None if stands_ms is None else self.not_passed(sub, stands_ms + 1)
 
-    def next_window(self, holder: Operator) -> OpenResult | None:
-        """Returns the account of the first window of *holder* whose end time has not passed; None: nothing holds it."""
-        windows, sub = holder.windows, self.now.topology.sub_topology_of(holder.name)
+    def next_window(self, operator: Operator) -> OpenResult | None:
+        """Returns the account of the first open window of *operator*; None if nothing holds the watermark back."""
+        windows, sub = operator.windows, self.now.topology.sub_topology_of(operator.name)
         assert windows is not None
         stands_ms = self._watermark_ms(sub)
         if stands_ms is None:
@@ -43,8 +43,9 @@ class OpenTime:
         return None if stands_ms is None else self.not_passed(sub, first_end_ms(windows, stands_ms))
 
     def not_passed(self, sub: SubTopology, at_ms: int) -> OpenResult | None:
-        """Returns the account of the instant *at_ms*, which the watermark of *sub* has not reached; None: nothing holds
-        it back.
+        """Returns the account of an instant of record time, *at_ms*, that the watermark of *sub* has not passed.
+
+        None if nothing holds the watermark back.
         """
         hop = hop_into(sub)
         if hop is None:
@@ -53,12 +54,14 @@ class OpenTime:
         passed = self._mark_beyond(writer, hop, at_ms)
         if passed is None:
             return self.not_passed(writer, at_ms)
-        # The writer has told that it passed; since then it is its reader's time.
+        # The writer has passed the instant, and its reader knows. Since then the reader is late.
         waited = {"input": hop.repartition, "waited_until_ms": passed["visible_ms"], "bound_ms": 0}
         return self._account(self.now.name(sub), at_ms, waited)
 
     def _mark_beyond(self, writer: SubTopology, hop: HopSource, at_ms: int) -> dict[str, Any] | None:
-        """Returns the first mark of *hop* with which its *writer* had passed *at_ms*; None: it has not."""
+        """Returns the first row of MARKS with which the *writer* of *hop* had passed *at_ms*; None if it has not
+        passed.
+        """
         marks = self.now.facts.marks.filter(
             pl.col("stream") == self.now.name(writer),
             pl.col("place") == hop.repartition,
@@ -69,12 +72,12 @@ class OpenTime:
     def _slowest_partition(self, sub: SubTopology, at_ms: int) -> OpenResult | None:
         """Returns the account of *at_ms*, which the slowest partition of *sub* has not reached.
 
-        None: all its partitions are silent alike, so that none of them holds time back.
+        None if all partitions are silent, and alike, so that none of them holds the others back.
         """
         stream, slow = self.now.name(sub), self.now.slowest(sub)
         if slow is None:
             return None
-        # Records that nobody has read may be what time waits for.
+        # The watermark may wait for records that nobody has read yet.
         has_unread = slow["left_by"] is not None or self.now.running_look_ms(stream) is not None
         if slow["is_alike"] and not has_unread and not self.now.nobody_looks(sub):
             return None
@@ -91,5 +94,5 @@ class OpenTime:
 
 
 def waits_for_time(operator: Operator) -> bool:
-    """Returns True if *operator* sends a window when time has passed its end."""
+    """Returns True if *operator* sends the result of a window only when the watermark has passed its end."""
     return operator.emission is not None and operator.emission.strategy is Strategy.ON_WINDOW_CLOSE

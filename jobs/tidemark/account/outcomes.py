@@ -1,7 +1,7 @@
-"""What became of the records that an operator read, beyond what usually becomes of them: who owns these.
+"""Finds the owners of records that an operator read and did not send on.
 
-A share of each outcome is usual, which is that of the day before. Records beyond it have an owner: the producer of the
-partition, a key, the operator, or the setting that holds them.
+The share of each outcome in the day before is usual. Records beyond that share are blamed on an owner: the producer of
+the partition, a key, the operator, or the setting that holds them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tidemark.semantics.dead_letters import DeadLetterKind
 
 @dataclass(frozen=True)
 class Loss:
-    """Records that did not come through, as a leaf whose share is not known yet.
+    """Records that did not come through. `leaf` names their owner, without its share, which is not known yet.
 
-    `excess` of them are beyond what is usual in the time that is judged.
+    `excess` is how many of the records are beyond what is usual.
     """
 
     leaf: Leaf
@@ -41,14 +41,17 @@ class Loss:
 
 
 def large(losses: Iterable[Loss]) -> list[Loss]:
-    """Returns those of *losses* that have LEAST_SHARE of the whole excess."""
+    """Returns those of *losses* that have at least LEAST_SHARE of the whole excess."""
     losses = [*losses]
     whole = sum(loss.excess for loss in losses)
     return [loss for loss in losses if loss.excess >= LEAST_SHARE * whole]
 
 
-def as_one(losses: Iterable[Loss], **told: str) -> Iterator[Loss]:
-    """Yields the sum of *losses*, if there are any, as one of several partitions."""
+def as_one(losses: Iterable[Loss], **fields: str) -> Iterator[Loss]:
+    """Yields one loss that adds up *losses* of several partitions; none without losses.
+
+    Its leaf is that of the first loss, with *fields* replaced.
+    """
     losses = [*losses]
     if losses:
         leaves = [loss.leaf for loss in losses]
@@ -60,16 +63,16 @@ def as_one(losses: Iterable[Loss], **told: str) -> Iterator[Loss]:
             partition=None,
             key=None,
             reason=None,
-            **told,  # type: ignore[arg-type]
+            **fields,  # type: ignore[arg-type]
         )
         yield Loss(together, sum(loss.excess for loss in losses))
 
 
 class OutcomesOf:
-    """What became of what *operator* read in *span*, and in the day before it.
+    """The outcomes of the records that *operator* read in *span*, compared with those of the day before.
 
     Attributes:
-        now: the sum of each column of the outcomes in the span.
+        now: how many records came and what became of them in the span, by column of `operator_batches`.
     """
 
     def __init__(self, topology: Topology, counts: Counts, operator: Operator, span: Span) -> None:
@@ -83,12 +86,12 @@ class OutcomesOf:
         return {name: int(rows[name].sum()) for name in (*CAME_IN, *BECAME)}
 
     def usual_share(self, outcome: str) -> float | None:
-        """Returns the share that *outcome* had in the day before; None: nothing was read."""
+        """Returns the share of records with *outcome* in the day before, 0 to 1; None if nothing was read then."""
         n = self._usual["records_in"]
         return min(1, self._usual[outcome] / n) if n else None
 
     def losses(self) -> Iterator[Loss]:
-        """Yields the records that it did not send on, by owner."""
+        """Yields the records that the operator did not send on, by owner."""
         yield from self.late()
         yield from self.quarantined()
         yield from self._duplicates()
@@ -96,30 +99,33 @@ class OutcomesOf:
         yield from self._held()
 
     def late(self) -> Iterator[Loss]:
-        """Yields late records: those that were there before their source began, those of a key that has most of the
-        others, and of the partitions of the rest.
+        """Yields late records by owner.
+
+        Records that were there before the stream began to read their source belong to the change of the topology file.
+        If one key has most of the others, its records belong to the key. The rest belong to the producers.
         """
         if not self._beyond("late"):
             return
-        now, before = (self._with_place(rows) for rows in self._refused(DeadLetterKind.LATE))
-        for place, _ in _sizes(now.filter("was_there"), "place"):
-            yield self._begun(place, now.filter("was_there", pl.col("place") == place))
+        now, before = (self._with_origin(rows) for rows in self._dead_letters(DeadLetterKind.LATE))
+        for origin, _ in _sizes(now.filter("was_there"), "origin"):
+            yield self._late_since_change(origin, now.filter("was_there", pl.col("origin") == origin))
         now = now.filter(~pl.col("was_there"))
-        by_key = _sizes(now.drop_nulls("key"), "key", "place")
+        by_key = _sizes(now.drop_nulls("key"), "key", "origin")
         if by_key and 2 * by_key[0][-1] > now.height:
-            key, place, _ = by_key[0]
-            is_its = (pl.col("key") == key) & (pl.col("place") == place)
-            yield self._late(now.filter(is_its), before.filter(is_its), place, _text(key))
-            is_other = ~is_its.fill_null(value=False)
+            key, origin, _ = by_key[0]
+            of_key = (pl.col("key") == key) & (pl.col("origin") == origin)
+            yield self._late(now.filter(of_key), before.filter(of_key), origin, _text(key))
+            is_other = ~of_key.fill_null(value=False)
             now, before = now.filter(is_other), before.filter(is_other)
-        for place, _ in _sizes(now, "place"):
-            is_its = pl.col("place") == place
-            yield self._late(now.filter(is_its), before.filter(is_its), place, None)
+        for origin, _ in _sizes(now, "origin"):
+            of_partition = pl.col("origin") == origin
+            yield self._late(now.filter(of_partition), before.filter(of_partition), origin, None)
 
-    def _with_place(self, late: pl.DataFrame) -> pl.DataFrame:
-        """Returns late records with `place`, SOURCE/PARTITION, and whether each was there when that source began.
+    def _with_origin(self, late: pl.DataFrame) -> pl.DataFrame:
+        """Returns late records with their `origin`, SOURCE/PARTITION, and `was_there`.
 
-        Several sources may have a partition of the same number. The record is of the one that its batch read it from.
+        `was_there` is True if the record was there already when the stream began to read the source. Several sources
+        may have a partition of the same number; the origin is the one from which the batch read that offset.
         """
         before = [each.name for each in self._topology.path_into(self._operator.name) if each.reads_outside]
         reads = self._counts.reads.filter(pl.col("source").is_in(before))
@@ -130,36 +136,42 @@ class OutcomesOf:
         begun = read.join(self._counts.begun, on=["sub_topology", "source", "partition"]).filter(is_after)
         partitions = rows["partition"].unique().to_list()
         of_partition = pl.DataFrame(
-            {"partition": partitions, "known": [self._place(partition) for partition in partitions]},
+            {"partition": partitions, "known": [self._partition(partition) for partition in partitions]},
             schema_overrides={"partition": rows.schema["partition"]},
         )
         named = rows.join(read.select("letter", "source"), on="letter", how="left", maintain_order="left").join(
             of_partition, on="partition", how="left", maintain_order="left", nulls_equal=True
         )
-        place = pl.coalesce(pl.concat_str("source", "partition", separator="/"), "known")
-        return named.with_columns(place=place, was_there=pl.col("letter").is_in(begun["letter"].implode()))
+        origin = pl.coalesce(pl.concat_str("source", "partition", separator="/"), "known")
+        return named.with_columns(origin=origin, was_there=pl.col("letter").is_in(begun["letter"].implode()))
 
-    def _begun(self, place: str, now: pl.DataFrame) -> Loss:
+    def _late_since_change(self, partition: str, now: pl.DataFrame) -> Loss:
         """Returns the loss of late records that had come before a change of the topology file began to read them."""
-        source = place.rpartition("/")[0]
-        leaf = Leaf(owner=TOPOLOGY_CHANGE, detail=source, became=Became.LATE, partition=place)
+        source = partition.rpartition("/")[0]
+        leaf = Leaf(owner=TOPOLOGY_CHANGE, detail=source, became=Became.LATE, partition=partition)
         return self._refusal(leaf, now, 0)
 
-    def _late(self, now: pl.DataFrame, before: pl.DataFrame, place: str, key: str | None) -> Loss:
+    def _late(self, now: pl.DataFrame, before: pl.DataFrame, partition: str, key: str | None) -> Loss:
+        """Returns the loss of the late records *now*, beside those of the day *before*.
+
+        All are of one *partition*, SOURCE/PARTITION, and of *key*, if one is given. Then the key is their owner, and
+        otherwise the producer.
+        """
         leaf = Leaf(
             owner=PRODUCER if key is None else KEY,
-            detail=place if key is None else key,
+            detail=partition if key is None else key,
             became=Became.LATE,
-            partition=place,
+            partition=partition,
             key=key,
-            largest_ms=self._oldest_ms(now, place.split("/")[0]),
+            largest_ms=self._oldest_ms(now, partition.split("/")[0]),
         )
         return self._refusal(leaf, now, before.height)
 
     def _oldest_ms(self, late: pl.DataFrame, source: str) -> int | None:
-        """Returns the age of the oldest record when it arrived.
+        """Returns the age of the oldest of *late* when it arrived, ms; None if no age is known.
 
-        What is stored says how old it was at its batch's decision, and how long what the batch read there had waited.
+        Rows tell how old it was when its batch was decided. From that, the mean time is taken off for which the records
+        of that batch and partition had waited.
         """
         age_ms = pl.col("decided_ms") - pl.col("timestamp").dt.epoch("ms")
         oldest = late.with_columns(age_ms=age_ms).drop_nulls("age_ms").sort("age_ms").tail(1)
@@ -172,38 +184,40 @@ class OutcomesOf:
         return round(int(oldest["age_ms"][0]) - waited_ms)
 
     def quarantined(self) -> Iterator[Loss]:
-        """Yields quarantined records, by partition and reason; of one about a field with its name."""
+        """Yields quarantined records by partition and reason; a reason about a field names the field."""
         if not self._beyond("quarantined"):
             return
         is_of_field = pl.lit(self._operator.is_watched) & (pl.col("reason") == "wrong_type")
         with_field = pl.concat_str("reason", "detail", separator=" ", ignore_nulls=True)
         why = pl.when(is_of_field).then(with_field).otherwise("reason")
-        now, before = (rows.with_columns(why=why) for rows in self._refused(DeadLetterKind.QUARANTINED))
+        now, before = (rows.with_columns(why=why) for rows in self._dead_letters(DeadLetterKind.QUARANTINED))
         usual = {(partition, reason): n for partition, reason, n in _sizes(before, "partition", "why")}
         for partition, reason, _ in _sizes(now, "partition", "why"):
-            is_its = pl.col("partition").eq_missing(partition) & pl.col("why").eq_missing(reason)
-            place = self._place(partition)
-            leaf = Leaf(owner=PRODUCER, detail=place, became=Became.QUARANTINED, partition=place, reason=reason)
-            yield self._refusal(leaf, now.filter(is_its), usual.get((partition, reason), 0))
+            has_reason = pl.col("partition").eq_missing(partition) & pl.col("why").eq_missing(reason)
+            origin = self._partition(partition)
+            leaf = Leaf(owner=PRODUCER, detail=origin, became=Became.QUARANTINED, partition=origin, reason=reason)
+            yield self._refusal(leaf, now.filter(has_reason), usual.get((partition, reason), 0))
 
     def _refusal(self, leaf: Leaf, now: pl.DataFrame, before: int) -> Loss:
-        """Returns the loss of the records *now*, of which there were *before* in the day before."""
+        """Returns the loss of the dead letters *now*; such dead letters were *before* in number in the day before."""
         n = self._usual["records_in"]
         usual = before / n * self.now["records_in"] if n else 0
         since_ms: int = now["finished_ms"].min()  # type: ignore[assignment]
         return _loss(leaf, now.height, usual, since_ms=since_ms)
 
     def _duplicates(self) -> Iterator[Loss]:
-        """Yields records that had been read before, by the partition whose offsets were read and not used."""
+        """Yields records that had been read before, by partition: offsets were read there that gave no usable
+        record.
+        """
         found, beyond = self.now["duplicate"], self._beyond("duplicate")
         if not beyond:
             return
         batches = self._rows.filter(self._span.holds(), pl.col("duplicate") > 0).select(BATCH)
-        of_place = [*BATCH, "partition"]
-        bad, _ = self._refused(DeadLetterKind.QUARANTINED)
+        of_partition = [*BATCH, "partition"]
+        bad, _ = self._dead_letters(DeadLetterKind.QUARANTINED)
         reads = self._counts.reads.filter(pl.col("source") == self._operator.name).join(batches, on=BATCH)
         unused = (
-            reads.join(bad.group_by(of_place).agg(bad=pl.len()), on=of_place, how="left", nulls_equal=True)
+            reads.join(bad.group_by(of_partition).agg(bad=pl.len()), on=of_partition, how="left", nulls_equal=True)
             .group_by("partition")
             .agg(n=(pl.col("n") - pl.col("usable") - pl.col("bad").fill_null(0)).sum())
             .filter(pl.col("n") > 0)
@@ -211,22 +225,24 @@ class OutcomesOf:
         )
         whole = unused["n"].sum()
         for partition, n in unused.rows():
-            place, share = self._place(partition), n / whole
-            leaf = Leaf(owner=PRODUCER, detail=place, became=Became.DUPLICATE, partition=place)
+            origin, share = self._partition(partition), n / whole
+            leaf = Leaf(owner=PRODUCER, detail=origin, became=Became.DUPLICATE, partition=origin)
             yield _loss(leaf, share * found, share * (found - beyond))
 
     def _dropped(self) -> Iterator[Loss]:
-        """Yields records that a condition filtered out, or that were judged unchanged or overtaken."""
+        """Yields records that a condition filtered out, that changed nothing, or that newer ones overtook while
+        held.
+        """
         for became in (Became.FILTERED, Became.SUPPRESSED, Became.SUPERSEDED):
             beyond = self._beyond(became)
-            # What others overtake while it is held belongs to what holds it.
+            # If a setting holds records, those that are overtaken meanwhile are counted in `_held`.
             if beyond and not (became is Became.SUPERSEDED and self._holder):
                 owner, detail = self._filter() if became is Became.FILTERED else (OPERATOR, self._operator.name)
                 leaf = Leaf(owner=owner, detail=detail, became=became, stream=self._stream)
                 yield _loss(leaf, self.now[became], self.now[became] - beyond)
 
     def _held(self) -> Iterator[Loss]:
-        """Yields records that wait for a setting, and those that others overtook meanwhile."""
+        """Yields records that a setting holds, with those that newer ones overtook meanwhile."""
         if self._holder is None:
             return
         now, before = (self._rows.filter(span.holds())["held_after"] for span in (self._span, self._before))
@@ -254,49 +270,54 @@ class OutcomesOf:
         return None if setting is None else (setting, name)
 
     def _filter(self) -> tuple[str, str]:
-        """Returns who filters: the operator, or the topic of a table that it joins, and that never had a row."""
+        """Returns whose fault it is that records were filtered out, as owner and detail.
+
+        It is the operator, or the topic of the table that it joins, if that table never had a row.
+        """
         joined = self._operator.joined_table
         if joined is not None and not self._counts.has_ever_read(joined):
-            for each in self._topology.path_into(joined):
-                if each.reads_outside:
-                    return TOPIC, each.name
+            for upstream in self._topology.path_into(joined):
+                if upstream.reads_outside:
+                    return TOPIC, upstream.name
         return OPERATOR, self._operator.name
 
-    def _refused(self, kind: DeadLetterKind) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _dead_letters(self, kind: DeadLetterKind) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Returns the operator's dead letters of *kind* in the span, and in the day before."""
-        is_its = (pl.col("operator") == self._operator.name) & (pl.col("kind") == kind.value)
-        rows = self._counts.dead_letters.filter(is_its)
+        of_kind = (pl.col("operator") == self._operator.name) & (pl.col("kind") == kind.value)
+        rows = self._counts.dead_letters.filter(of_kind)
         return rows.filter(self._span.holds()), rows.filter(self._before.holds())
 
     @property
     def _stream(self) -> str:
         return f"{self._topology.name}/{self._topology.sub_topology_of(self._operator.name).name}"
 
-    def _place(self, partition: int | None) -> str:
-        """Returns SOURCE/PARTITION: of the operator, or of the source before it that has such a partition."""
+    def _partition(self, partition: int | None) -> str:
+        """Returns SOURCE/PARTITION of the first source on the way to the operator that has a partition of that
+        number.
+        """
         before = [each.name for each in self._topology.path_into(self._operator.name) if each.reads_outside]
         known = self._counts.reads.filter(pl.col("partition").eq_missing(partition))["source"].unique()
         source = next((name for name in before if name in known), before[0] if before else self._operator.name)
-        return place_of(source, partition)
+        return partition_name(source, partition)
 
 
-def place_of(source: str, partition: int | None) -> str:
-    """Returns SOURCE/PARTITION; of a source without partitions its name."""
+def partition_name(source: str, partition: int | None) -> str:
+    """Returns SOURCE/PARTITION, or the name of a source without partitions."""
     return source if partition is None else f"{source}/{partition}"
 
 
 def _loss(leaf: Leaf, found: float, usual: float, *, since_ms: int | None = None) -> Loss:
-    told = replace(leaf, records=round(found), usual_records=round(usual), since_ms=since_ms)
-    return Loss(told, max(0, found - usual))
+    counted = replace(leaf, records=round(found), usual_records=round(usual), since_ms=since_ms)
+    return Loss(counted, max(0, found - usual))
 
 
 def _sizes(rows: pl.DataFrame, *by: str) -> list[tuple[Any, ...]]:
-    """Returns the groups of *rows* with their sizes, the largest first, and equal ones in their order."""
+    """Returns the groups of *rows* by the columns *by*, with the size of each at its end, the largest first."""
     return rows.group_by(by).agg(n=pl.len()).sort(-pl.col("n").cast(pl.Int64), *by).rows()
 
 
 def _text(key: bytes) -> str:
-    """Returns the text of a key; of one that is no text its bytes in hexadecimal digits."""
+    """Returns a key as text; if its bytes are no text, in hexadecimal digits."""
     try:
         return key.decode()
     except UnicodeDecodeError:

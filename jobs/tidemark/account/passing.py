@@ -1,9 +1,9 @@
-"""What let the last partition pass an instant of record time: a window's end, or the time for which others wait.
+"""What let the watermark pass an instant of record time: the end of a window, or the time that others wait for.
 
-Of a partition it is the first record to arrive at or beyond the instant and the bound, because from then on nothing was
-missing that the partition could give. Of several partitions that passed in the batch it is the one whose record arrived
-last; names decide between equal arrivals. Nobody waited for a partition that counted as silent, so that one whose first
-record came in the same batch decides only if no other partition passed.
+A partition passes the instant with its first record at or beyond the instant plus the bound: from then on nobody waits
+for it. If several partitions passed in one batch, the last of them is the one whose record arrived last; names decide
+between equal arrivals. Nobody waits for a partition that counts as silent. If it had its first record in the same
+batch, it is the last one only if no other partition passed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,20 @@ PASSING = pl.Schema(
         "was_awake": pl.Boolean(),
     }
 )
-"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the mark of `writer_batch` in a `hop`,
-or `unknown`; `behind`: it has not passed.
+"""What let a partition pass the end of a window.
 
-`at_ms` is when it was there, reference, with its error, and `whose` names partition and setting. `was_awake` is False
-for the record of a partition that counted as silent before. What is known of the record is as in FIRSTS. `read_batch`
-is the batch that read it, where that is an earlier one (null: it is not).
+`kind` is `record` (with its `event_ms`), `silence`, `hop` (the mark of `writer_batch` in the hop), or `unknown`. It is
+`behind` for a partition that has not passed. `at_ms` is when the record, the silence or the mark was there, reference,
+with its error. `whose` names the partition, and the setting of a silence. `was_awake` is False for the record of a
+partition that counted as silent before. What is known of the record is as in FIRSTS. `read_batch` is the batch that
+read the record, if an earlier batch did (null: the batch itself).
 """
 
 
 def last_passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
-    """Returns in rows of PASSING why the last partition passed each of *windows*; without a row it is not known."""
+    """Returns what let the last partition pass each of *windows*, as PASSING; a window without a row is not
+    explained.
+    """
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
     asked = windows.select("result", "stream", "batch_id", end_ms=closed_ms)
     return _last(
@@ -57,11 +60,12 @@ def last_passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def let_go(ledger: Ledger, ahead: pl.DataFrame) -> pl.DataFrame:
-    """Returns what let records go on that waited because they were too far ahead of another partition, as PASSING.
+    """Returns what ended the wait of records that were too far ahead of another partition, as PASSING with `batch_id`.
 
-    The rows of *ahead* have `result`, PARTITION, the `batch_id` that sent them on, and `max_drift_ms`. What the batch
-    before that one read let them go: `batch_id` is that batch here. Where no partition came near enough, since there
-    was no place for more records, it is the one that was furthest `behind`; no row: nothing is known.
+    The rows of *ahead* have `result`, PARTITION, the `batch_id` that sent the records on, and `max_drift_ms`. The batch
+    before that one read what let them go, and `batch_id` in the answer is that batch. The records may also have been
+    sent on because too many were held; then the answer is the partition that was furthest `behind`. A result without a
+    row is not explained.
     """
     before = ledger.batches.select("stream", "batch_id", batch_before=pl.col("batch_id").shift().over("stream"))
     rows = (
@@ -69,33 +73,33 @@ def let_go(ledger: Ledger, ahead: pl.DataFrame) -> pl.DataFrame:
         .join(ledger.facts.bounds, on=["stream", "input"])
         .join(before, on=["stream", "batch_id"])
     )
-    # A partition is judged by its watermark. Those of others had to be this near to it.
+    # Other partitions had to come this near to the watermark of the partition that was ahead.
     end_ms = pl.col("newest_ms") - pl.col("bound_ms") - pl.col("max_drift_ms")
     asked = (
         _before(rows, _newest(ledger)).select("result", "stream", batch_id="batch_before", end_ms=end_ms).drop_nulls()
     )
     came = _last([_records(ledger, asked), _silences(ledger, asked)])
     behind = _furthest_behind(ledger, asked.join(came, on="result", how="anti"))
-    found = pl.concat([came.drop("is_doubtful"), _of_passing(behind)])
+    found = pl.concat([came.drop("is_doubtful"), _as_passing(behind)])
     return found.join(asked.select("result", "batch_id"), on="result", maintain_order="left")
 
 
 def _last(found: list[pl.DataFrame]) -> pl.DataFrame:
-    """Returns the partition that passed last, by `result`, and whether another one may have: `is_doubtful`."""
-    # What is not known may have come last.
+    """Returns for each `result` the partition that passed last; `is_doubtful` if it may have been another one."""
+    # An unknown passing may have been the last one, so it is sorted to the end.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
-    passed = pl.concat([_of_passing(frame) for frame in found]).sort(last)
+    passed = pl.concat([_as_passing(frame) for frame in found]).sort(last)
     doubts = passed.group_by("result").agg(is_doubtful=_may_be_later())
     return passed.group_by("result", maintain_order=True).last().join(doubts, on="result", maintain_order="left")
 
 
-def _of_passing(rows: pl.DataFrame) -> pl.DataFrame:
+def _as_passing(rows: pl.DataFrame) -> pl.DataFrame:
     missing = [pl.lit(None, kind).alias(name) for name, kind in PASSING.items() if name not in rows.columns]
     return rows.with_columns(missing).select(PASSING.names())
 
 
 def _may_be_later() -> pl.Expr:
-    """Returns True where the errors of the clocks leave open which of a group came last."""
+    """Returns True for a group if the errors of clocks leave open which of its rows came last."""
     at_ms, error_ms = pl.col("at_ms").last(), pl.col("at_error_ms").last()
     errors_ms = pl.col("at_error_ms") + error_ms
     is_near = ((at_ms - pl.col("at_ms") <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
@@ -104,10 +108,11 @@ def _may_be_later() -> pl.Expr:
 
 
 def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the first record of each partition with which it passed; `unknown` where that record is missing.
+    """Returns the record with which each partition passed; the kind is `unknown` if that record is missing.
 
-    It is in FIRSTS if the window was known when the batch read it. Else the first row of READS has it, as nearly as a
-    row has one age; of a partition that was ahead of others (DRIFTS), the row is of the batch that read it.
+    The record is in FIRSTS if the window was known when the batch read it. Otherwise it is in the first row of READS
+    that is beyond the instant, which has one age for all its records. If the partition was ahead of others (DRIFTS),
+    that row may be of an earlier batch.
     """
     looked = ledger.batches.select("stream", "batch_id", "looked_ms")
     plans = ledger.facts.plans.select(*PARTITION, "batch_id", planned="n", until_ms="newest_ms")
@@ -144,7 +149,10 @@ def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sent_on(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
-    """Returns the row of READS of an earlier batch with which a partition in *passed* passed: its record had waited."""
+    """Returns the rows of READS with records that an earlier batch had read, and that had waited, as in DRIFTS.
+
+    With such a record a partition in *passed* passed in the batch that sent it on.
+    """
     drifting = ledger.facts.drifts.select("stream", "input").unique()
     rows = passed.join(drifting, on=["stream", "input"], how="semi").drop("newest_ms")
     reads = ledger.facts.reads.drop("n").rename({"batch_id": "read_batch"}).sort("read_batch", "arrived_ms", "row")
@@ -155,7 +163,10 @@ def _sent_on(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_reads(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
-    """Returns the row of READS that has the first record of each partition in *passed*; none if one may be missing."""
+    """Returns the row of READS with the record by which each partition in *passed* passed.
+
+    A partition has no row if READS lacks some of the records that the batch planned to read there.
+    """
     batch = [*PARTITION, "batch_id"]
     reads = ledger.facts.reads.join(passed.select(batch).unique(), on=batch, how="semi")
     complete = reads.group_by(batch).agg(known=pl.sum("n"))
@@ -171,7 +182,7 @@ def _in_reads(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_writes(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with `written_ms`, when the record was visible in the topic of its writer."""
+    """Returns *rows* with `written_ms`, the instant at which a stream of this warehouse had written the record."""
     of_writer = ["writer", "writer_place", "writer_batch", "writer_row"]
     results = ledger.facts.results.rename(
         {"stream": "writer", "place": "writer_place", "batch_id": "writer_batch", "row": "writer_row"}
@@ -183,7 +194,7 @@ def _with_writes(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the partitions for which the batch stopped waiting."""
+    """Returns the partitions for which the batch stopped waiting because they were silent."""
     rows = (
         asked.join(ledger.facts.silences, on=["stream", "batch_id"])
         .join(ledger.facts.bounds, on=["stream", "input"])
@@ -208,8 +219,10 @@ def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the hops whose writer's watermark passed in a batch that this one was the first to read; `unknown` where
-    no such batch is known.
+    """Returns the hops that passed with what the batch read of them.
+
+    A hop passes with the first batch of its writer whose watermark is beyond the instant. If no such batch of the
+    writer is known, the kind is `unknown`.
     """
     plans = ledger.facts.plans.filter(pl.col("writer").is_not_null())
     marks = ledger.made_visible(ledger.facts.marks.filter(pl.col("watermark_ms").is_not_null())).select(
@@ -238,8 +251,15 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
 def _first_beyond(
     rows: pl.DataFrame, instant: str, later: pl.DataFrame, reached: str, *, by: list[str], exact: bool
 ) -> pl.DataFrame:
-    """Returns *rows* with the first of *later*, which are in order, that had *reached* beyond the *instant*, or it if
-    *exact*.
+    """Returns *rows* beside the first row of *later* that has come beyond their instant.
+
+    Args:
+        rows: rows with the column *instant*.
+        instant: the column of the instant, or of the number, that has to be passed.
+        later: rows in their order, with the column *reached*.
+        reached: how far a row of *later* has come; what earlier rows have reached counts, too.
+        by: columns that both have in common.
+        exact: a row that has come just to the instant counts.
     """
     first = later.with_columns(pl.col(reached).cum_max().over(by)).unique([*by, reached], keep="first")
     return rows.sort(instant, nulls_last=True).join_asof(
@@ -254,7 +274,7 @@ def _first_beyond(
 
 
 def _without_bounds(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the partitions of sources whose bound is not known."""
+    """Returns the partitions of sources whose bound is not known, which makes their passing `unknown`."""
     sources = ledger.facts.plans.filter(pl.col("writer").is_null()).select("stream", "batch_id", "input", "partition")
     return (
         asked.join(sources, on=["stream", "batch_id"])
@@ -264,11 +284,11 @@ def _without_bounds(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _furthest_behind(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the partition of a source that was furthest behind an instant after the batch, and not silent."""
-    places = ledger.facts.plans.select(PARTITION).unique()
+    """Returns the partition of a source that was furthest behind the instant after the batch, without silent ones."""
+    partitions = ledger.facts.plans.select(PARTITION).unique()
     after = (
         asked.with_columns(pl.col("batch_id") + 1)
-        .join(places, on="stream")
+        .join(partitions, on="stream")
         .join(ledger.facts.bounds, on=["stream", "input"])
     )
     rows = _reached_before(ledger, after).filter(pl.col("newest_ms").is_not_null(), _is_missing(), ~_was_silent())
@@ -287,23 +307,23 @@ def _newest(ledger: Ledger) -> pl.DataFrame:
 
 
 def _reached_before(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with what their partition had reached before their batch, and when it was found silent last."""
+    """Returns *rows* with the newest event time of their partition before their batch, and its last silent batch."""
     silences = ledger.facts.silences.select(*PARTITION, "batch_id", silent_batch="batch_id")
     return _before(_before(rows, _newest(ledger)), silences)
 
 
 def _was_silent() -> pl.Expr:
-    """Returns True for a partition that has been silent since a batch read from it last."""
+    """Returns the condition for partitions that count as silent: no batch has read from them since."""
     return (pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)).fill_null(value=False)
 
 
 def _before(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
-    """Joins to each of *rows* the newest of *facts* about its partition from before its batch."""
+    """Returns *rows* beside the newest of *facts* about their partition from before their batch."""
     return rows.sort("batch_id").join_asof(
         facts.sort("batch_id"), on="batch_id", by=PARTITION, allow_exact_matches=False, check_sortedness=False
     )
 
 
 def _is_missing() -> pl.Expr:
-    """Returns True for a partition that had not passed the window before."""
+    """Returns the condition for partitions that had not passed the instant before."""
     return pl.col("newest_ms").is_null() | (pl.col("newest_ms") < pl.col("end_ms") + pl.col("bound_ms"))

@@ -1,10 +1,10 @@
-"""Facts from what drivers have recorded: rows of the tables of the streams of a topology.
+"""Makes the facts of the account from the rows that drivers have written to the tables of their streams.
 
-Of a job's query Spark reports the event times of the earliest and the latest record of a batch, and not whose they are.
-So the partitions of its source are one here, and two records stand for the batch.
+For a query of a team's own job, Spark reports the event times of the earliest and the latest record of a batch, and not
+their partitions. So all partitions of its source count as one here, and two records stand for the batch.
 
-The tables come with the columns of `model.tables`, and with rows that wait in journals. Nothing is made up here: what a
-table does not say is missing, and the account calls its time `unknown`.
+The rows have the columns of `model.tables`, and those that are still in journals are included. Nothing is guessed here:
+what no row says is missing, and the account calls its time `unknown`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tidemark.semantics.strategy import interval_end_ms
 STREAM = pl.col("sub_topology").alias("stream")
 OF_READ = ["stream", "input", "partition"]
 ENOUGH = 10
-"""With fewer batches before, all batches of a stream say what is usual."""
+"""If a stream has fewer batches from before, all its batches say what is usual."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Rows of tables of all streams of a topology, each with `sub_topology`.
+    """The rows of all streams of a topology, by table; each row has its `sub_topology`.
 
-    `told_later` are rows of `batches` that finished after the instant that is asked about, and tell what was done until
-    then: `until_ms`, boot.
+    `told_later` are rows of `batches` that finished after the instant that is asked about, with that instant by the
+    boot clock of their driver, `until_ms`. They tell what the stream did until then.
     """
 
     batches: pl.DataFrame
@@ -87,11 +87,13 @@ class Recorded:
         return _with_full_names(of_topology, topology.name)
 
     def ledger(self, topology: Topology) -> Ledger:
-        """Returns the ledger of the streams of *topology*; what is usual is so in all batches."""
+        """Returns the ledger of the streams of *topology*, for which all batches say what is usual."""
         return Ledger.of(with_usual(self.facts(topology)))
 
     def _segments(self) -> pl.DataFrame:
-        """Returns the phases of batches, and what the newest heartbeat of each driver adds to them."""
+        """Returns SEGMENTS: the phases of batches, and the later segments that the newest heartbeat of each driver
+        tells.
+        """
         finished = self.batches.with_columns(until_ms="phases_boot_ms")
         told = (
             pl.concat([finished, self.told_later], how="diagonal_relaxed")
@@ -102,7 +104,7 @@ class Recorded:
             told.with_row_index("told")
             .explode("phases")
             .unnest("phases")
-            # Phases have lengths, and end at an instant.
+            # A phase is stored as a length; the last one ends at `phases_boot_ms`.
             .with_columns(after_ms=pl.col("ms").reverse().cum_sum().reverse().over("told"))
             .with_columns(began_ms=pl.col("phases_boot_ms") - pl.col("after_ms"))
             .with_columns(ended_ms=pl.min_horizontal(pl.col("began_ms") + pl.col("ms"), "until_ms"))
@@ -131,15 +133,16 @@ class Recorded:
         return pl.concat([_as(phases, facts.SEGMENTS), _as(waits, facts.SEGMENTS)])
 
     def running(self, sub_topology: str) -> tuple[str, str] | None:
-        """Returns owner and detail of what a stream does by its newest heartbeat; None: a row of a batch is newer, and
-        tells what was done until then.
+        """Returns what a stream does by its newest heartbeat, as owner and detail.
+
+        None if a row of a batch is newer: then the heartbeat does not tell what has been done since.
         """
-        is_its = pl.col("sub_topology") == sub_topology
-        beats = self.heartbeats.filter(is_its).drop_nulls("segments").sort("epoch", "pulse_boot_ms").tail(1)
+        of_stream = pl.col("sub_topology") == sub_topology
+        beats = self.heartbeats.filter(of_stream).drop_nulls("segments").sort("epoch", "pulse_boot_ms").tail(1)
         if beats.is_empty():
             return None
         segment, epoch = beats["segments"][0][-1], beats["epoch"][0]
-        told_ms = self.batches.filter(is_its, pl.col("epoch") == epoch)["phases_boot_ms"].max()
+        told_ms = self.batches.filter(of_stream, pl.col("epoch") == epoch)["phases_boot_ms"].max()
         is_newer = isinstance(told_ms, int) and segment["ended_ms"] <= told_ms
         return None if is_newer else (segment["owner"], segment["detail"])
 
@@ -181,7 +184,7 @@ class Recorded:
         ).sort("stream", "batch_id")
 
     def _heartbeats(self, segments: pl.DataFrame) -> pl.DataFrame:
-        """Returns the heartbeats since the first look of their driver, which is where its *segments* begin."""
+        """Returns HEARTBEATS from the first look of each driver on, which is where its *segments* begin."""
         looks = segments.group_by(DRIVER).agg(first_ms=pl.min("began_ms"))
         beats = self.heartbeats.drop_nulls("pulse_boot_ms").unique(["sub_topology", "epoch", "pulse_boot_ms"])
         return _as(
@@ -198,8 +201,9 @@ class Recorded:
         return _as(offsets, facts.CLOCKS)
 
     def _transactions(self) -> pl.DataFrame:
-        """Returns where an open transaction kept records from being read: `stream`, `input`, `partition`, and the
-        `stable_offset`, from which on it did.
+        """Returns the open transactions that kept records from being read.
+
+        A row has `stream`, `input`, `partition`, and `stable_offset`, the first offset that could not be read.
         """
         told = self.heartbeats.select(STREAM, "open_transactions").drop_nulls("open_transactions")
         rows = told.explode("open_transactions").filter(pl.col("open_transactions").is_not_null())
@@ -209,7 +213,7 @@ class Recorded:
     def _plans(self, inputs: pl.DataFrame) -> pl.DataFrame:
         rows = self._partitions(inputs).filter(pl.col("until_offset").is_not_null())
         n = pl.col("reads").list.eval(pl.element().struct["n"]).list.sum()
-        # Spark takes all that it sees, unless an option of the source limits a batch.
+        # A batch takes all records that its look saw, unless an option of the source limits it.
         is_limited = pl.col("max_records").is_not_null() | pl.col("of_job")
         is_cut = pl.col("left_offset").is_not_null() & is_limited
         plans = rows.with_columns(
@@ -229,10 +233,10 @@ class Recorded:
         return found.sort("stream", "batch_id", "input", "partition")
 
     def _silences(self, inputs: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
-        """Returns where a partition became idle, and where time advanced because a whole source was silent.
+        """Returns SILENCES: where a partition became idle, and where time advanced because a source was silent.
 
-        A silence begins with the batch that read the partition last. For a source stands the partition that was read
-        last.
+        A silence begins with the last batch that read from the partition. A silent source is told as the partition that
+        was read last.
         """
         rows = self._partitions(inputs).drop_nulls("partition").sort("stream", "input", "partition", "batch_id")
         to_boot_ms = batches.select("stream", "batch_id", to_boot_ms=pl.col("boot_ms") - pl.col("wall_ms"))
@@ -250,7 +254,10 @@ class Recorded:
         )
 
     def _advances(self, inputs: pl.DataFrame, partitions: pl.DataFrame) -> pl.DataFrame:
-        """Returns where time advanced in the silence of a source, by as much as the silence had lasted."""
+        """Returns the batches in which the watermark advanced because a whole source was silent (`idle_advances`).
+
+        *partitions* have `read_at_ms`, the last batch that read from them.
+        """
         of_batch = ["stream", "input", "batch_id"]
         reached = partitions.group_by(of_batch).agg(
             pl.col("partition", "read_at_ms").sort_by("read_at_ms", nulls_last=False).last(),
@@ -288,12 +295,13 @@ class Recorded:
         )
 
     def _marks(self, topology: Topology) -> pl.DataFrame:
-        """Returns how far each hop was complete with each batch, which was when the batch had its rows there.
+        """Returns MARKS: up to which record time each hop was complete with each batch.
 
-        A batch that only moved the watermark has no row of the repartition; then it was when the batch had finished.
+        The mark is visible when the repartition has written the rows of the batch. A batch that only moved the
+        watermark has no such rows, and its mark is visible when the batch has finished.
         """
         hops = [(sub.name, o.name) for sub in topology.sub_topologies for o in sub.operators if o.hop_table]
-        places = pl.DataFrame(hops, schema={"sub_topology": pl.String, "place": pl.String}, orient="row")
+        repartitions = pl.DataFrame(hops, schema={"sub_topology": pl.String, "place": pl.String}, orient="row")
         written = self.operator_batches.select(
             "sub_topology",
             "batch_id",
@@ -303,7 +311,7 @@ class Recorded:
             written_by="finished_epoch",
         )
         boot_ms = pl.col("started_boot_ms") + _ms("finished_at") - _ms("started_at")
-        marks = self.batches.join(places, on="sub_topology").join(
+        marks = self.batches.join(repartitions, on="sub_topology").join(
             written, on=["sub_topology", "batch_id", "place"], how="left"
         )
         return _as(
@@ -331,12 +339,13 @@ class Recorded:
         )
 
     def _partitions(self, inputs: pl.DataFrame) -> pl.DataFrame:
-        """Returns rows of partitions, and of reads, with what *inputs* says of their source.
+        """Returns the rows of `partition_batches` about single partitions, with what *inputs* says of their source.
 
-        A hop has no partition. Of reads of a job it is not known, and the source may not be, either: both are null.
+        The partition of a hop is null. For a query of a job it is not known and null; so is the source, if there are
+        several.
         """
-        is_of_one = pl.col("partition").is_not_null() | pl.col("reads").is_not_null()
-        rows = self.partition_batches.filter(is_of_one).with_columns(STREAM)
+        is_of_partition = pl.col("partition").is_not_null() | pl.col("reads").is_not_null()
+        rows = self.partition_batches.filter(is_of_partition).with_columns(STREAM)
         found = rows.join(inputs, on=["stream", "source"], how="left", maintain_order="left")
         known = found.filter(pl.col("input").is_not_null() | pl.col("source").is_null())
         return known.with_columns(partition=pl.when(pl.col("writer").is_null()).then("partition"))
@@ -361,9 +370,10 @@ class Recorded:
 
 
 def with_usual(known: AccountFacts, *, until_ms: int | None = None) -> AccountFacts:
-    """Returns *known* with what is usual in the batches before *until_ms*, epoch ms; None: in all.
+    """Returns the facts *known* with USUAL_LENGTHS and USUAL_ARRIVALS.
 
-    Where a stream had too few batches before, all of its batches say what is usual.
+    Batches before *until_ms* (epoch ms) say what is usual. If a stream has fewer than ENOUGH of them, or if *until_ms*
+    is None, all its batches do.
     """
     is_before = pl.lit(value=True) if until_ms is None else pl.col("wall_ms") < until_ms
     is_enough = is_before.sum().over("stream") >= ENOUGH
@@ -376,10 +386,10 @@ def with_usual(known: AccountFacts, *, until_ms: int | None = None) -> AccountFa
 
 
 def since(known: AccountFacts, since_ms: int) -> AccountFacts:
-    """Returns *known* from *since_ms*, epoch ms, on: what is usual stays so.
+    """Returns the facts *known* from *since_ms* (epoch ms) on; what is usual stays as it is.
 
-    Of each stream it has as many batches before that as a backlog of that time may go back: to the newest one whose
-    plan left nothing behind.
+    Each stream keeps its batches from the newest one before that instant whose plan left no record behind. A backlog of
+    that time cannot be older.
     """
     left = known.plans.group_by("stream", "batch_id").agg(left=(pl.col("latest_offset") > pl.col("until_offset")).any())
     before = known.batches.filter(pl.col("wall_ms") < since_ms).join(left, on=["stream", "batch_id"], how="left")
@@ -396,8 +406,10 @@ def since(known: AccountFacts, since_ms: int) -> AccountFacts:
 
 
 def _with_transactions(reads: pl.DataFrame, transactions: pl.DataFrame, known: AccountFacts) -> pl.DataFrame:
-    """Returns *reads* with True in `in_transaction` for records that had arrived when a look did not see them yet,
-    and that a transaction kept from being read.
+    """Returns *reads* with `in_transaction` set for records that an open transaction kept from being read.
+
+    Such records had arrived before a look that did not see them. *transactions* are those of
+    `Recorded._transactions`.
     """
     if transactions.is_empty():
         return reads
@@ -414,8 +426,10 @@ def _with_transactions(reads: pl.DataFrame, transactions: pl.DataFrame, known: A
 
 
 def _with_full_names(known: AccountFacts, topology: str) -> AccountFacts:
-    """Returns *known* with the names of streams as everywhere in an account: TOPOLOGY/SUB_TOPOLOGY."""
-    frames = {each.name: getattr(known, each.name) for each in fields(known)}
+    """Returns the facts *known* with full names of streams, TOPOLOGY/SUB_TOPOLOGY; tables have the sub-topology
+    alone.
+    """
+    frames = {fact.name: getattr(known, fact.name) for fact in fields(known)}
     full = [pl.format(f"{topology}/{{}}", pl.col(name)).alias(name) for name in ("stream", "writer")]
     return AccountFacts(
         **{name: frame.with_columns(full if "writer" in frame.columns else full[:1]) for name, frame in frames.items()}
@@ -425,9 +439,15 @@ def _with_full_names(known: AccountFacts, topology: str) -> AccountFacts:
 def _with_holds(
     results: pl.DataFrame, finished: pl.DataFrame, dues: pl.DataFrame, holders: Mapping[str, Operator]
 ) -> pl.DataFrame:
-    """Returns *results* with what held those whose newest record an earlier batch read: the operator in *holders*.
+    """Returns *results* with the columns of RESULTS about the setting that held them.
 
-    *dues* are those of `_dues`, and *finished* rows of `operator_batches`, with `stream`.
+    A result was held if an earlier batch had read its newest record.
+
+    Args:
+        results: RESULTS without these columns.
+        finished: rows of `operator_batches`, with `stream`.
+        dues: why and when results no longer had to wait, as `_dues` returns it.
+        holders: the operator that holds the results of each operator.
     """
     names = {place: holder.name for place, holder in holders.items()}
     holder = pl.col("place").replace_strict(names, default=None, return_dtype=pl.String)
@@ -446,7 +466,10 @@ def _with_holds(
 
 
 def _holders(topology: Topology) -> dict[str, Operator]:
-    """Returns the operator that holds the results of each: itself, or the nearest one before it in its stream."""
+    """Returns which operator holds the results of each operator: itself, or the nearest one before it in its stream.
+
+    Operators whose results nothing holds are left out.
+    """
     holders: dict[str, Operator] = {}
     for name, operator in topology.operators.items():
         before = [holders[upstream] for upstream in operator.inputs if upstream in holders]
@@ -458,10 +481,15 @@ def _holders(topology: Topology) -> dict[str, Operator]:
 
 
 def _dues(decided: pl.DataFrame, batches: pl.DataFrame, holders: Mapping[str, Operator]) -> pl.DataFrame:
-    """Returns why results of each `stream` and `batch_id` no longer waited, and since when, by holder.
+    """Returns when the results of each `stream` and `batch_id` were due, and whether a window or an interval held them.
 
-    A window closed with the look of the batch. An interval ends after the decision before, and results were due then.
-    *decided* are rows of `batches` with `stream`, and *batches* are those of the account.
+    A window is closed by the look of the batch. An interval of `periodic` ends between the decision of the batch before
+    and that of the batch, and results are due at its end.
+
+    Args:
+        decided: rows of `batches`, with `stream`.
+        batches: BATCHES.
+        holders: the operator that holds the results of each operator.
     """
     looked_ms = pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")
     rows = (
@@ -499,9 +527,9 @@ _DUES = {
 
 
 def _usual_lengths(known: AccountFacts, every: pl.DataFrame) -> pl.DataFrame:
-    """Returns the median length of each owner over all batches; a batch in which it has no time counts as 0.
+    """Returns USUAL_LENGTHS: the median time of each owner over the batches *known*, 0 in a batch without such time.
 
-    What of it grows with the number of records is told by the line of least squares through *every* batch.
+    The part that grows with the number of records comes from the least-squares line through *every* batch.
     """
     of_every = (
         known.segments.join(every, on=["stream", "batch_id"], how="semi")
@@ -528,7 +556,7 @@ def _usual_lengths(known: AccountFacts, every: pl.DataFrame) -> pl.DataFrame:
 
 
 def _usual_arrivals(plans: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
-    """Returns how many records of each input arrive in a ms, and how many a batch reads, at the median."""
+    """Returns USUAL_ARRIVALS, as medians over *batches* and their *plans*."""
     read = plans.group_by("stream", "batch_id", "input").agg(pl.sum("n"))
     looks = batches.select("stream", "driver", "batch_id", "looked_ms").sort("stream", "driver", "batch_id")
     since_ms = pl.col("looked_ms") - pl.col("looked_ms").shift().over("stream", "driver")
@@ -543,7 +571,10 @@ def _usual_arrivals(plans: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _inputs(topology: Topology) -> pl.DataFrame:
-    """Returns what the file says of each `source` that a `stream` reads; of a hop, the `writer`, and its name there."""
+    """Returns what the topology file says of each `source` of a `stream`, without those that joins only look up.
+
+    `input` is its name in the facts. A hop is named after the repartition that writes it, and has its `writer`.
+    """
     rows: list[dict[str, object]] = []
     of_job = bool(topology.jobs)  # which say nothing of bounds, limits and silence
     for sub in topology.sub_topologies:
@@ -578,7 +609,7 @@ def _ms(column: str) -> pl.Expr:
 
 
 def _as(rows: pl.DataFrame, schema: pl.Schema, *lists: str) -> pl.DataFrame:
-    """Returns the columns of *rows* that *schema* has, null where they are missing, and the *lists*."""
+    """Returns *rows* in *schema*, with nulls for missing columns, and with the columns *lists* as they are."""
     columns = [
         (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name) for name, kind in schema.items()
     ]

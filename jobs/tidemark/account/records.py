@@ -1,11 +1,18 @@
 """The account of a record's age, from its event time to the instant at which its row is visible.
 
-The instants in order: the record arrived; the last driver without its source ended, if the topology file was changed; a
-transaction ended; the first plan that saw the record, which may have left it behind; the look whose plan took it; and
-for a held result the end of the operator that held it and the instant at which it was due. Between them the time
-belongs to the producer, the change of the file, the transaction, the stream's timeline, what made the record wait
-unread, and the setting that held it. A record that is ahead of another partition waits for a record of
-that one: until its event time that is because of `max_drift`, and then its own account goes on.
+A record passes these instants in order, and until each of them its time belongs to somebody:
+
+1. The record arrived: its producer.
+2. The last driver without its source ended, if the topology file was changed: that change.
+3. A transaction ended: the open transaction.
+4. The first plan that saw the record was made: the stream, by its timeline.
+5. The look ended whose plan took the record: what made the record wait unread.
+6. The operator ended that holds the result: the stream, by its timeline.
+7. The held result was due: the setting that held it.
+8. The row was visible: the stream, by its timeline.
+
+A record that is too far ahead of another partition waits for a record of that partition. The wait belongs to
+`max_drift` until the event time of that record, and after that to the account of that record.
 """
 
 from __future__ import annotations
@@ -25,9 +32,9 @@ from tidemark.account.passing import let_go
 from tidemark.account.steps import AGES, STEPS, input_partition, parts_of
 
 READ = ["stream", "read_batch", "input", "partition", "read_row"]
-"""What names a row of READS, where `batch_id` is the batch of a result."""
+"""The columns that name a row of READS in a frame of results, whose `batch_id` is the batch of the result."""
 _ORDERED = pl.Schema({**STEPS, "depth": pl.Int32(), "seq": pl.Int32(), "nth": pl.Int64()})
-"""Steps with their order: those of the writers behind `depth` hops come first, then `seq` decides, and then `nth`."""
+"""STEPS with their order. Steps of writers behind more hops (`depth`) come first, then `seq` decides, then `nth`."""
 _ORDER = ["result", -pl.col("depth"), "seq", "nth"]
 VISIBLE = 9
 """The `seq` of the last step of a result."""
@@ -35,7 +42,9 @@ _UNKNOWN = pl.lit(UNKNOWN)
 
 
 def record_parts(ledger: Ledger, results: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Returns the PARTS of *results*, rows of RESULTS; None: of all in the facts. `result` is the row's number."""
+    """Returns the PARTS of *results*, rows of RESULTS; None stands for all in the facts. `result` is the row's
+    number.
+    """
     visible = ledger.made_visible(numbered(ledger.facts.results if results is None else results))
     ages = visible.select(
         "result", "visible_ms", "ahead_ms", "clock_error_ms", "host", start_ms="event_ms", producer=input_partition()
@@ -44,17 +53,20 @@ def record_parts(ledger: Ledger, results: pl.DataFrame | None = None) -> pl.Data
 
 
 def numbered(results: pl.DataFrame) -> pl.DataFrame:
-    """Returns *results* with the number of each, `result`."""
+    """Returns *results* with the column `result`, which numbers the rows."""
     return results.with_row_index("result").cast({"result": pl.Int64()})
 
 
 def in_order(steps: pl.DataFrame) -> pl.DataFrame:
-    """Returns ordered steps as STEPS."""
+    """Returns *steps* of all results in their order, as STEPS."""
     return steps.sort(_ORDER).select(STEPS.names())
 
 
 def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.DataFrame:
-    """Returns the steps of results, which `Ledger.made_visible` has placed on the reference clock."""
+    """Returns the steps of results as _ORDERED; *visible* are RESULTS from `Ledger.made_visible`.
+
+    *depth* is the number of hops between these results and those that the account is about.
+    """
     rows = placed_reads(ledger, visible)
     emitted = ledger.batches.select("stream", "batch_id", emitted_ms="looked_ms")
     held = (
@@ -94,9 +106,9 @@ def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.Da
 
 
 def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows*, which have READ and `event_ms`, with the other columns of READS, as `placed`.
+    """Returns *rows*, which have READ and `event_ms`, with the other columns of READS and those of `placed`.
 
-    A row may be about some of the records of READS: these waited as all of them did.
+    A row may be about only some of the records in its row of READS. They waited for as long as all of these did.
     """
     reads = ledger.facts.reads.select(
         pl.all().exclude("batch_id", "row", "n", "event_ms", "arrived_ms"),
@@ -111,10 +123,10 @@ def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def placed(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows*, which have `stream`, `read_batch` and `left_by`, with the instants of the batch that read them.
+    """Returns *rows* with the instants of the batch that read their records, by the reference clock.
 
-    `excluded_ms` is the last look at their input that did not see the records (null: there was none), and `seen_ms` the
-    first plan that did.
+    The rows have `stream`, `read_batch` and `left_by`. `excluded_ms` is the last look at their input that did not see
+    the records (null: there was none), and `seen_ms` the first look that saw them.
     """
     of_read = {"driver": "read_driver", "clock_error_ms": "read_error_ms", "to_reference_ms": "read_to_reference_ms"}
     batches = ledger.batches.rename({"batch_id": "read_batch", **of_read})
@@ -142,8 +154,8 @@ def placed(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFrame:
-    """Returns the steps until the look whose plan took the records of *rows*, which `placed_reads` has placed."""
-    # A record of a hop arrives with the commit of its writer's batch: there its writer's steps end.
+    """Returns the steps until the look whose plan took the records; *rows* come from `placed_reads`."""
+    # A record of a hop arrives with the commit of its writer's batch, at which the steps of the writer end.
     of_source = rows.filter(pl.col("writer").is_null())
     arrived = of_source.filter(pl.col("arrived_ms").is_not_null())
     not_known = of_source.filter(pl.col("arrived_ms").is_null())
@@ -167,8 +179,9 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
 
 
 def _begin_step(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFrame:
-    """Returns the step of those of *rows* whose source a change of the topology file began to read, until the last
-    driver without it had ended.
+    """Returns the step until the last driver without the source had ended.
+
+    Only those of *rows* have it whose source the stream reads since a change of the topology file.
     """
     found = rows.with_columns(begun_before(rows, ledger.begun, pl.col("read_batch"))["without_ms"])
     owner, nth = pl.lit(TOPOLOGY_CHANGE), pl.lit(-1, pl.Int64())
@@ -176,10 +189,10 @@ def _begin_step(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFrame:
 
 
 def ahead_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps of those of *rows*, which `placed` has placed, that were too far ahead of other partitions.
+    """Returns the steps of those of *rows* that were too far ahead of other partitions; *rows* come from `placed`.
 
-    They go from the end of their source's work to the look that found what let them go on, in the batch before the one
-    that sent them on.
+    The wait begins when the source has worked on the batch that read the record. It ends with the look that found what
+    let the record go on, in the batch before the one that sent it on.
     """
     drifts = ledger.facts.drifts.rename({"batch_id": "read_batch"})
     ahead = rows.filter(pl.col("read_batch") < pl.col("batch_id")).join(
@@ -208,7 +221,7 @@ def ahead_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataF
         ]
     )
     from_ms = pl.col("from_ms") + pl.col("read_to_reference_ms")
-    # Whatever the record waited for, also behind a hop, comes after its own work and before what is next for it.
+    # All that the record waited for, also behind a hop, comes between its source's work and its own next step.
     in_turn = steps.sort(_ORDER).with_columns(
         depth=pl.lit(depth, pl.Int32()), seq=pl.lit(7, pl.Int32()), nth=pl.int_range(pl.len())
     )
@@ -216,7 +229,7 @@ def ahead_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataF
 
 
 def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps from the plan that left records behind, if one did, to the look whose plan took them."""
+    """Returns the steps of records that a plan left behind, until the look whose plan took them."""
     rows = rows.filter(pl.col("left_by").is_not_null())
     plans = ledger.facts.plans.select(
         "stream", "input", "partition", "cut_by", "cut_detail", left_by="batch_id", is_planned=pl.lit(value=True)
@@ -239,7 +252,7 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     is_owed = pl.col("owner").is_not_null()
     share_ms = ((pl.col("look_ms") - pl.col("before_ms")) * pl.col("until")).floor().cast(pl.Int64())
     until_ms = pl.when(is_owed).then(pl.col("before_ms") + share_ms).otherwise("look_ms")
-    # Without its plan nobody knows what a stream owed at a look.
+    # The debts at a look are known only with the plan that was made from it.
     unowed, whose = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
     owner = pl.when(is_owed).then("owner").when("has_plan").then(unowed).otherwise(_UNKNOWN)
     detail = pl.when(is_owed).then("detail").when("has_plan").then(whose).otherwise(pl.lit("plan"))
@@ -251,7 +264,7 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
 
 
 def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps of the batches that wrote records of hops and topics, and of what their writers had read."""
+    """Returns the steps until records were written to a hop or topic: those of the results of the writers."""
     if rows.is_empty():
         return []
     written = numbered(ledger.facts.results).rename({"result": "origin"})
@@ -278,9 +291,15 @@ def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFr
 
 
 def behind_hop(steps: pl.DataFrame, origins: pl.DataFrame, links: pl.DataFrame, depth: int) -> pl.DataFrame:
-    """Returns the steps of writers' results, *origins*, as those of the results that *links* says read them.
+    """Returns the steps of results of writers as steps of the results that were made from them.
 
-    Where a record goes from one driver's clock to another's, both may be wrong.
+    Where a record goes from one driver to the next, the errors of both clocks add up.
+
+    Args:
+        steps: steps of the writers' results.
+        origins: the writers' results.
+        links: which result (`result`) was made from which result of a writer (`origin`), with `read_error_ms`.
+        depth: the depth of the results that were made from them.
     """
     ends = (pl.col("seq") == VISIBLE) & (pl.col("depth") == depth + 1)
     error_ms = pl.sum_horizontal("error_ms", "read_error_ms", "written_error_ms", ignore_nulls=False)
@@ -294,7 +313,9 @@ def behind_hop(steps: pl.DataFrame, origins: pl.DataFrame, links: pl.DataFrame, 
 
 
 def between(driver: str, error_ms: str) -> pl.Expr:
-    """Returns the error of an instant of *driver* beside those of the driver that read: 0 if it is the same."""
+    """Returns the error between the clock of a driver and that of the driver that read: 0 if both are the same
+    driver.
+    """
     is_same = pl.col(driver) == pl.col("read_driver")
     return pl.when(is_same).then(0).otherwise(pl.col(error_ms) + pl.col("read_error_ms"))
 
@@ -311,7 +332,19 @@ def step(
     error_ms: str | pl.Expr | None = None,
     nth: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Returns a step of each of *rows* that knows the instant: of an *owner*, or else of the timeline of *stream*."""
+    """Returns the same step for each of *rows*, as _ORDERED; rows whose instant is null have none.
+
+    Args:
+        rows: rows with `result`.
+        depth: the number of hops between their results and those that the account is about.
+        seq: the position of the step in the account of a result.
+        until_ms: the instant at which the step ends, reference.
+        owner: the owner of the time; None leaves it to the timeline of *stream*.
+        detail: the detail of that owner.
+        stream: the column with the stream for which the time was spent.
+        error_ms: by how much the instant may be wrong; None stands for 0.
+        nth: the order of several steps with the same *seq*; None stands for 0.
+    """
     none = pl.lit(None, pl.String())
     return rows.select(
         "result",

@@ -1,7 +1,7 @@
-"""Walks through the instants of a result, and books the time between them.
+"""Walks through the instants of a result, and gives the time between them to owners.
 
-A cursor starts where the result's age starts and moves through the instants in order, never back and never beyond the
-instant at which the result is visible. So the parts tile the age whatever the clocks say.
+A cursor starts at the beginning of the result's age. It moves to one instant after the other, never back, and never
+beyond the instant at which the result is visible. So the parts add up to the age, even if clocks are wrong.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ STEPS = pl.Schema(
         "stream": TEXT,
     }
 )
-"""Steps of results, in their order: to whom the time belongs until an instant, reference.
+"""Steps of results, in their order: until the instant `until_ms`, reference, the time belongs to `owner`.
 
-`error_ms` is by how much that instant may be wrong. Without an owner, the time belongs to whoever has the timeline of
-`stream` then. With one, `stream` says where the record waited; null: in none.
+`error_ms` is by how much that instant may be wrong. If the owner is null, the time belongs to the owners in the
+timeline of `stream`. Otherwise `stream` is where the record waited (null: outside of streams).
 """
 AGES = pl.Schema(
     {
@@ -39,10 +39,10 @@ AGES = pl.Schema(
         "producer": TEXT,
     }
 )
-"""What is aged: from `start_ms`, an event time or a window's end, to `visible_ms`, wall clock of `host`.
+"""The age of a result: from `start_ms`, an event time or the end of a window, to `visible_ms`, wall clock of `host`.
 
-That clock is `ahead_ms` ahead of the reference, give or take `clock_error_ms`; null: not measured. `producer` is the
-detail of a negative part.
+That clock is `ahead_ms` ahead of the reference, give or take `clock_error_ms` (null: nothing measured it). If the age
+is negative, the producer with the detail `producer` owns the negative part.
 """
 PARTS = pl.Schema(
     {
@@ -56,23 +56,27 @@ PARTS = pl.Schema(
         "error_ms": MS,
     }
 )
-"""Parts of ages. The `ms` of a result add up to its age, and `error_ms` is by how much a part may be wrong; null: a
-clock was not measured.
+"""Parts of ages: the `ms` of a result add up to its age.
 
-`stream` and `batch_id` are those for which the time was spent, null where it was spent for none. `ended_ms` is the end,
-reference, of what took the time: parts of several results that have it in common are one event's.
+A part may be wrong by `error_ms` (null: a clock was not measured). `stream` and `batch_id` are those for which the time
+was spent (null: it was spent for none). `ended_ms` is when the event that took the time ended, reference. Parts of
+several results with the same end come from one event.
 """
 OF = ["result", "owner", "detail", "stream", "batch_id", "ended_ms"]
 _SUMS = (pl.sum("ms"), pl.when(pl.col("error_ms").is_not_null().all()).then(pl.sum("error_ms")).alias("error_ms"))
 
 
 def input_partition() -> pl.Expr:
-    """Returns INPUT/PARTITION; of a hop its name alone."""
+    """Returns INPUT/PARTITION, or the name of a hop alone."""
     return pl.concat_str(["input", "partition"], separator="/", ignore_nulls=True)
 
 
 def parts_of(ages: pl.DataFrame, steps: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
-    """Returns the PARTS of *ages*, whose *steps* come in order and end with the timeline of a stream."""
+    """Returns the PARTS of the results in *ages* (AGES).
+
+    *steps* are the STEPS of each result in order, of which the last ends when the result is visible. *timeline* is the
+    TIMELINE of all streams.
+    """
     by_reference = ages.with_columns(end_ms=pl.col("visible_ms") - pl.col("ahead_ms"))
     walked = _walk(by_reference, steps)
     in_timeline = overlay(walked.filter(pl.col("owner").is_null()), timeline)
@@ -99,7 +103,9 @@ def by_owner(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _walk(ages: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Returns the steps that take time, from `began_ms` to `ended_ms`, with the errors of both instants."""
+    """Returns the steps that take time, with `began_ms` and `ended_ms`, and with the errors of both instants added
+    up.
+    """
     reached = (
         steps.join(ages.select("result", "start_ms", "end_ms", "clock_error_ms"), on="result", maintain_order="left")
         .filter(pl.col("start_ms") <= pl.col("end_ms"))
@@ -109,25 +115,25 @@ def _walk(ages: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
     began_ms = pl.col("ended_ms").shift().over("result").fill_null(pl.col("start_ms"))
     moved = reached.with_columns(began_ms=began_ms).with_columns(moves=pl.col("began_ms") < pl.col("ended_ms"))
-    # An instant that did not move the cursor may have come later than its clock says, and counts as the one before it.
-    moved = moved.with_columns(place=pl.col("moves").cum_sum().over("result"))
-    errors = moved.group_by("result", "place", maintain_order=True).agg(
+    # An instant that does not move the cursor belongs to the move before it: it may be later than its clock says.
+    moved = moved.with_columns(move=pl.col("moves").cum_sum().over("result"))
+    errors = moved.group_by("result", "move", maintain_order=True).agg(
         at_ms=pl.when(pl.col("error_ms").is_not_null().all()).then(pl.max("error_ms"))
     )
-    before = errors.with_columns(place=pl.col("place") + 1)
-    of_first = errors.filter(pl.col("place") == 1).select("result", place=pl.lit(1, pl.UInt32), at_ms=pl.lit(0, MS))
-    before = pl.concat([before, of_first.join(before, on=["result", "place"], how="anti")])
+    before = errors.with_columns(move=pl.col("move") + 1)
+    of_first = errors.filter(pl.col("move") == 1).select("result", move=pl.lit(1, pl.UInt32), at_ms=pl.lit(0, MS))
+    before = pl.concat([before, of_first.join(before, on=["result", "move"], how="anti")])
     return (
         moved.filter("moves")
         .drop("error_ms")
-        .join(errors.rename({"at_ms": "until_error_ms"}), on=["result", "place"], maintain_order="left")
-        .join(before.rename({"at_ms": "from_error_ms"}), on=["result", "place"], maintain_order="left")
+        .join(errors.rename({"at_ms": "until_error_ms"}), on=["result", "move"], maintain_order="left")
+        .join(before.rename({"at_ms": "from_error_ms"}), on=["result", "move"], maintain_order="left")
         .with_columns(error_ms=pl.col("until_error_ms") + pl.col("from_error_ms"))
     )
 
 
 def _negative(ages: pl.DataFrame) -> pl.DataFrame:
-    """A result that is visible before its time: its producer's clock is ahead, and the part is negative."""
+    """Returns the negative parts of results that are visible before their event time: a producer's clock is ahead."""
     return ages.filter(pl.col("end_ms") < pl.col("start_ms")).select(
         "result",
         owner=pl.lit(PRODUCER),
@@ -138,6 +144,7 @@ def _negative(ages: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_clocks(ages: pl.DataFrame) -> pl.DataFrame:
+    """Returns the parts by which ages are wrong because the wall clock of a host is ahead of the reference."""
     return ages.filter(pl.col("ahead_ms") != 0).select(
         "result", owner=pl.lit(CLOCK), detail="host", ms="ahead_ms", error_ms="clock_error_ms"
     )

@@ -1,7 +1,7 @@
-"""Facts from what is stored of them: lists of what each batch read and made visible (`kernels.records.read_ages`).
+"""Reads and results from the lists in which each batch has stored them (`kernels.records.read_ages`).
 
-What is stored of an instant is how long before the batch's decision, or before its look, it was. So nothing that is
-known only later, such as the offset of a clock, is part of a row that is written once.
+Instants are stored as lengths: how long they were before the decision of the batch, or before its look. A row is
+written once, so it cannot have what is known only later, such as the offset of a clock.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ STORED_RESULTS = pl.Schema(
 
 
 def reads_of(stored: pl.DataFrame, batches: pl.DataFrame, begun: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Returns READS and FIRSTS of STORED_READS.
+    """Returns READS and FIRSTS from STORED_READS.
 
-    *batches* and *begun* are those of a Ledger: arrivals that nobody stamped are between looks at their source.
+    *batches* and *begun* are those of a Ledger. If no broker stamped the arrival of a record, it is estimated from the
+    looks at its source, which these have.
     """
     reads, firsts = (_in_rows(stored, STORED_READS, name).rename({"number": "row"}) for name in ("reads", "firsts"))
     means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
-    reads = _placed(
+    reads = _with_looks(
         reads.with_columns(**means, newest_ms=pl.col("decided_at_ms") - pl.col("min_age_ms")), batches, begun
     )
-    firsts = _placed(
+    firsts = _with_looks(
         firsts.with_columns(
             n=pl.lit(1, pl.Int64()),
             event_ms=pl.col("decided_at_ms") - pl.col("age_ms"),
@@ -62,13 +63,13 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame, begun: pl.DataFrame) -
         batches,
         begun,
     )
-    # Records that were there before anybody looked had waited for that look: how late is not their producer's doing.
+    # Records that were there before the first look had to wait for it, so they do not show what delay is usual.
     usual = usual_delays(reads.filter(_is_created(), pl.col("excluded_ms").is_not_null()))
-    return _as_facts(_arrived(reads, usual), READS), _as_facts(_arrived(firsts, usual), FIRSTS)
+    return _as_facts(_with_arrivals(reads, usual), READS), _as_facts(_with_arrivals(firsts, usual), FIRSTS)
 
 
 def results_of(stored: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
-    """Returns RESULTS of STORED_RESULTS, without what held them; *reads* are all STORED_READS."""
+    """Returns RESULTS from STORED_RESULTS, with nulls for what held them; *reads* are all STORED_READS."""
     rows = _in_rows(stored, STORED_RESULTS, "results")
     means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
     numbered = _in_rows(reads, STORED_READS, "reads").select(
@@ -89,31 +90,35 @@ def _as_facts(rows: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
 
 
 def _in_rows(stored: pl.DataFrame, schema: pl.Schema, name: str) -> pl.DataFrame:
-    """Returns a row for each struct in the lists *name*, with `number`, its place in the list."""
+    """Returns a row for each struct in the lists of the column *name*, with `number`, its position in the list."""
     lists = stored.select(*schema, name, number=pl.int_ranges(pl.col(name).list.len()))
     return lists.filter(pl.col(name).list.len() > 0).explode(name, "number").unnest(name)
 
 
 def _before_decision(sum_ms: str) -> pl.Expr:
-    """Returns the mean instant of a row, from the sum of the lengths of time until the batch's decision."""
+    """Returns the mean instant of a row's records; *sum_ms* is the sum of their times until the decision of the
+    batch.
+    """
     return pl.col("decided_at_ms") - (pl.col(sum_ms) / pl.col("n")).round().cast(pl.Int64())
 
 
 def _is_created() -> pl.Expr:
-    """Returns True for records whose arrival nobody stamped."""
+    """Returns the condition for records whose arrival nobody stamped."""
     return pl.col("arrived_ms").is_null() & pl.col("writer").is_null()
 
 
-def _placed(rows: pl.DataFrame, batches: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with the looks around their arrival, by the reference clock.
+def _with_looks(rows: pl.DataFrame, batches: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with the last look without their records, `excluded_ms`, and the first with them, `seen_ms`.
 
-    The driver looked while it worked, and with the first plan that saw the records: the nearest looks count.
+    A driver looks for each plan, and now and then while it works. Of all these looks the nearest to the arrival count.
     """
     looks = batches.select("stream", "batch_id", "looked_ms", first_excluded_ms="excluded_ms")
     first = looks.select("stream", left_by="batch_id", first_ms="looked_ms", first_excluded_ms="first_excluded_ms")
-    own = rows.select("stream", "input", "batch_id", left_by=pl.coalesce("left_by", "batch_id"))
-    first_looks = own.join(first, on=["stream", "left_by"], how="left", maintain_order="left").with_columns(
-        first_excluded_ms=at_source("first_excluded_ms", begun_before(own, begun, pl.col("batch_id"))["begun_ms"])
+    first_plans = rows.select("stream", "input", "batch_id", left_by=pl.coalesce("left_by", "batch_id"))
+    first_looks = first_plans.join(first, on=["stream", "left_by"], how="left", maintain_order="left").with_columns(
+        first_excluded_ms=at_source(
+            "first_excluded_ms", begun_before(first_plans, begun, pl.col("batch_id"))["begun_ms"]
+        )
     )
     looked_ms = rows.select("stream", "batch_id").join(
         looks, on=["stream", "batch_id"], how="left", maintain_order="left"
@@ -124,8 +129,8 @@ def _placed(rows: pl.DataFrame, batches: pl.DataFrame, begun: pl.DataFrame) -> p
     )
 
 
-def _arrived(rows: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with `arrived_ms` and `arrival_error_ms`."""
+def _with_arrivals(rows: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with `arrived_ms` and `arrival_error_ms`, as stamped or estimated from the *usual* delays."""
     stamped = rows.filter(~_is_created()).with_columns(
         arrival_error_ms=pl.when(pl.col("arrived_ms").is_not_null()).then(pl.lit(0, MS))
     )

@@ -1,4 +1,4 @@
-"""Says an explanation in sentences: the same on pages, in alerts and in commands."""
+"""Puts an explanation into sentences, which pages, alerts and commands show alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_HISTORY = "there is no history that says what is usual"
 
 
 def told(explanation: Explanation) -> str:
-    """Returns why a promise is broken: what each leaf did, and how many results the causes explain.
+    """Returns why a promise is broken, as a sentence: what each leaf did, and how many results the causes explain.
 
     >>> late = Leaf(owner="producer", detail="orders/0", amount_ms=8_800, usual_ms=300)
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(late,), explained=0.93, broken=41))
@@ -34,7 +34,7 @@ def told(explanation: Explanation) -> str:
         case Answer.EXPLAINED:
             whole = f"this explains {percent(explanation.explained)} of {_judged(explanation)}"
             known = [] if explanation.has_history else [NO_HISTORY]
-            # Of a broken contract it is not counted which of the rows are whose.
+            # Nobody counts which owner has how many of the rows that break a contract.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
             has_several = explanation.broken > 1 and is_counted
             parts = [*each_did(explanation), *([whole] if has_several else []), *known]
@@ -51,7 +51,7 @@ def told(explanation: Explanation) -> str:
 
 
 def _judged(explanation: Explanation) -> str:
-    """Returns how many results broke the promise, and what they are."""
+    """Returns how many results broke the promise, with the noun for what they are."""
     if explanation.is_of_batches:
         return f"{explanation.broken:,} batches, each longer than a window may take"
     what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
@@ -59,7 +59,7 @@ def _judged(explanation: Explanation) -> str:
 
 
 def each_did(explanation: Explanation) -> list[str]:
-    """Returns what each leaf did.
+    """Returns a clause for each leaf: what its owner did.
 
     >>> waits = Leaf(owner="trigger", detail="", stream="shop/top", amount_ms=19, usual_ms=1_000)
     >>> each_did(Explanation(answer=Answer.CANNOT_BE_KEPT, leaves=(waits,), has_history=False))
@@ -79,7 +79,7 @@ def each_did(explanation: Explanation) -> list[str]:
 
 
 def did(leaf: Leaf) -> str:
-    """Returns what the owner of *leaf* did, with its whole length and what is usual of it.
+    """Returns a clause about what the owner of *leaf* did, how long it took, and how long it usually takes.
 
     >>> did(Leaf(owner="pause", detail="shop/revenue", amount_ms=12_000, usual_ms=0))
     'the process of `shop/revenue` stood still for 12 s'
@@ -93,17 +93,19 @@ def did(leaf: Leaf) -> str:
     if leaf.became is not None:
         return _did_to_records(leaf, leaf.became)
     if leaf.amount_ms is None:
-        return f"{'fields' if leaf.owner == TOPIC else 'rows'} of {place_of(leaf)} are not as they are declared"
+        return (
+            f"{'fields' if leaf.owner == TOPIC else 'rows'} of {detail_for_people(leaf)} are not as they are declared"
+        )
     if leaf.amount_ms < 0:
-        return f"records of {place_of(leaf)} are {for_people(-leaf.amount_ms)} ahead of the clock"
+        return f"records of {detail_for_people(leaf)} are {for_people(-leaf.amount_ms)} ahead of the clock"
     owner, usual_ms = OWNERS[leaf.owner], leaf.usual_ms or 0
     whole = for_people(leaf.amount_ms + usual_ms)
-    said = owner.says.format(detail=place_of(leaf), stream=f"`{leaf.stream}`", amount=whole)
+    said = owner.says.format(detail=detail_for_people(leaf), stream=f"`{leaf.stream}`", amount=whole)
     return said + (f", usually {for_people(usual_ms)}" if usual_ms else "")
 
 
 def _did_to_records(leaf: Leaf, became: Became) -> str:
-    """Returns which records *leaf* kept from being counted.
+    """Returns a clause about the records that the owner of *leaf* kept from being counted.
 
     >>> phone = {"records": 36, "became": Became.LATE, "partition": "orders/0", "key": "phone", "largest_ms": 208_200}
     >>> did(Leaf(owner="key", detail="phone", **phone))
@@ -130,7 +132,7 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
         records += f" of `{source}`" + (f" partition {partition}" if leaf.partition and partition else "")
     is_counted = leaf.is_estimate and leaf.records is not None
     records = f"about {records}" if is_counted else records
-    whose = f"{leaf.owner.replace('_', ' ')} of {place_of(leaf)}"
+    whose = f"{leaf.owner.replace('_', ' ')} of {detail_for_people(leaf)}"
     come, were = ("comes", "was") if leaf.records == 1 else ("come", "were")
     if became is Became.NOT_PRODUCED:
         return f"{records}{f' that usually {come}' if is_counted else ''} {were} not produced"
@@ -145,10 +147,13 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
     return ", ".join(parts) + (f": {why}" if why else "")
 
 
-def place_of(leaf: Leaf) -> str:
-    """Returns the detail of *leaf* for people.
+def detail_for_people(leaf: Leaf) -> str:
+    """Returns the detail of *leaf* as people read it.
 
-    >>> place_of(Leaf(owner="next_record", detail="orders/0")), place_of(Leaf(owner="operator", detail="top"))
+    >>> (
+    ...     detail_for_people(Leaf(owner="next_record", detail="orders/0")),
+    ...     detail_for_people(Leaf(owner="operator", detail="top")),
+    ... )
     ('`orders` partition 0', '`top`')
     """
     source, slash, partition = leaf.detail.rpartition("/")
@@ -158,5 +163,5 @@ def place_of(leaf: Leaf) -> str:
 
 
 def remedy_of(leaf: Leaf) -> str:
-    """Returns what shortens the time of *leaf*, or brings its records back."""
+    """Returns what to do about the owner of *leaf*, as a sentence."""
     return OWNERS[leaf.owner].remedy

@@ -1,8 +1,8 @@
-"""The life of a stream as a row of pieces without a gap, each with one owner.
+"""The life of a stream: a sequence of pieces without a gap, each with one owner.
 
-Layers lie over each other: absences of a driver on top, also before the first one, then pauses of the process, then
-time for which no heartbeat vouches, then the work of the slowest task, and at the bottom the segments that the main
-thread recorded. What no layer covers is `unknown`.
+The pieces come from layers, of which an upper one covers those below. On top are the absences of a driver, with the
+time before the first one. Then come pauses of the process, then time that no heartbeat vouches for, then the work of
+the slowest task, and at the bottom the segments that the main thread recorded. Time without a layer is `unknown`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.semantics.segments import TASKS_OF_SPARK, is_pause
 
 BEAT_MS = 250
-"""The pulse beats this often. A pause began up to one beat after the last one."""
+"""The pulse of a driver beats this often, ms. A pause may have begun up to this long after the last beat."""
 FIRST_MS, LAST_MS = -(2**60), 2**60
-"""Before and after everything: a stream's timeline reaches from one to the other."""
+"""Instants before and after all others: the timeline of each stream reaches from one to the other."""
 TIMELINE = pl.Schema(
     {
         "stream": TEXT,
@@ -47,8 +47,8 @@ _PIECE = ["stream", "began_ms", "ended_ms", "owner", "detail", "batch_id"]
 def timeline_of(facts: AccountFacts) -> pl.DataFrame:
     """Returns the TIMELINE of all streams.
 
-    A batch that its driver did not decide was for nothing: the absence of a driver owns it from its look on, because
-    the next driver does that work again.
+    If a driver ends before it has decided its batch, the next driver does that work again. So the absence of a driver
+    owns the time from the look of that batch on.
     """
     clocks = driver_clocks(facts)
     segments, beats = _by_reference(facts.segments, clocks), _by_reference(facts.heartbeats, clocks)
@@ -62,13 +62,13 @@ def timeline_of(facts: AccountFacts) -> pl.DataFrame:
     tasks, segments = _slowest_tasks(facts, segments, clocks)
     layers = [
         piece.select(_PIECE + [name for name in piece.columns if name == "error_ms"])
-        for piece in (_absences(lives, segments), pauses, _not_vouched(beats, lives), tasks, segments)
+        for piece in (_absences(lives, segments), pauses, _without_heartbeat(beats, lives), tasks, segments)
     ]
-    return _painted(layers, _near_pauses(pauses), _overlaps(lives))
+    return _merged(layers, _near_pauses(pauses), _overlaps(lives))
 
 
 def _by_reference(rows: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* of drivers with `began_ms` and `ended_ms` by the reference clock, in order."""
+    """Returns *rows*, in which `began_ms` and `ended_ms` are by boot clocks, with these by the reference, in order."""
     return (
         rows.join(clocks.select(*DRIVER, "to_reference_ms"), on=DRIVER, maintain_order="left")
         .with_columns(pl.col("began_ms", "ended_ms") + pl.col("to_reference_ms"))
@@ -77,13 +77,16 @@ def _by_reference(rows: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lives(segments: pl.DataFrame, beats: pl.DataFrame, batches: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Returns when each driver was first and last heard of, when its absence starts, and when the next one began."""
+    """Returns for each driver its first and last sign of life, and when the next driver began (`next_ms`).
+
+    `absent_ms` is when its absence starts: its last sign of life, or the look of the batch that it did not decide.
+    """
     signs = pl.concat([frame.select(*DRIVER, "began_ms", "ended_ms") for frame in (segments, beats)])
     decided = batches.group_by(DRIVER).agg(newest_batch=pl.max("batch_id"))
     undecided = segments.join(decided, on=DRIVER, how="left").filter(
         pl.col("newest_batch").is_null() | (pl.col("batch_id") > pl.col("newest_batch"))
     )
-    # A batch that changed nothing leaves no entry: what comes before the driver's last wait is not lost.
+    # A batch that changed nothing leaves no entry. So what comes before the driver's last wait was not lost.
     waited = undecided.filter(pl.col("owner") == TRIGGER).group_by(DRIVER).agg(waited_ms=pl.max("ended_ms"))
     undecided = undecided.join(waited, on=DRIVER, how="left").filter(
         pl.col("waited_ms").is_null() | (pl.col("began_ms") >= pl.col("waited_ms"))
@@ -108,8 +111,9 @@ def _lives(segments: pl.DataFrame, beats: pl.DataFrame, batches: pl.DataFrame, c
 
 
 def _absences(lives: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
-    """Returns the time between drivers, and that before the first one of a stream: of it no fact is missing if the
-    segments go back to batch 0.
+    """Returns the time between two drivers, and the time before the first driver of a stream.
+
+    The first driver is known only if the segments of its stream go back to batch 0.
     """
     begun = segments.filter(pl.col("batch_id") == 0).select("stream").unique()
     first = lives.group_by("stream", maintain_order=True).first().join(begun, on="stream", how="semi")
@@ -123,7 +127,7 @@ def _absences(lives: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
 
 
 def _overlaps(lives: pl.DataFrame) -> pl.DataFrame:
-    """Returns where two drivers seem to live at once: one of their clocks is wrong."""
+    """Returns the times in which two drivers seem to be alive at once, because a clock is wrong."""
     error_ms = pl.col("clock_error_ms") + pl.col("next_error_ms")
     return lives.filter(pl.col("next_ms") < pl.col("ended_ms")).select(
         "stream", "ended_ms", began_ms="next_ms", error_ms=error_ms
@@ -131,7 +135,7 @@ def _overlaps(lives: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pauses(beats: pl.DataFrame) -> pl.DataFrame:
-    """Returns the gaps of the pulse in which the process did not run."""
+    """Returns the gaps between beats in which the process did not run, as it used too little CPU."""
     gaps = beats.explode("gaps").filter(pl.col("gaps").is_not_null())
     length_ms = pl.col("gaps").struct["ended_ms"] - pl.col("gaps").struct["began_ms"]
     return gaps.filter(is_pause(length_ms, pl.col("gaps").struct["cpu_ms"])).select(
@@ -146,13 +150,13 @@ def _pauses(beats: pl.DataFrame) -> pl.DataFrame:
 
 
 def _near_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
-    """Returns the stretches in which pauses began, a beat each: what is booked there may belong to the neighbour."""
+    """Returns a stretch of one beat around the beginning of each pause: time there may belong to its neighbour."""
     began_ms = pl.col("began_ms") - BEAT_MS // 2
     return pauses.select("stream", began_ms=began_ms, ended_ms=began_ms + BEAT_MS)
 
 
-def _not_vouched(beats: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
-    """Returns the time of drivers before a heartbeat, of which the heartbeat that tells about it is missing."""
+def _without_heartbeat(beats: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
+    """Returns the time of drivers that a missing heartbeat should have vouched for."""
     first_ms = lives.select(*DRIVER, first_ms="began_ms")
     before_ms = pl.col("ended_ms").shift().over(DRIVER).fill_null(pl.col("first_ms"))
     return (
@@ -173,16 +177,16 @@ def _not_vouched(beats: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
 def _slowest_tasks(
     facts: AccountFacts, segments: pl.DataFrame, clocks: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Returns the work of the task that ended last in each segment in which tasks worked, and the segments.
+    """Returns the work of the slowest task in each segment in which the driver waited for tasks, and all segments.
 
-    Spark owns the rest of such a segment. Its error, and that of the work, is that of the tasks' and the driver's
-    clocks.
+    Spark owns the rest of such a segment. The errors of the tasks' clocks and of the driver's clock add up, in the work
+    and in the segment.
     """
     of_batch = [*DRIVER, "batch_id"]
     offsets = facts.clocks.sort("error_ms", "at_ms").group_by(*DRIVER, "host").first()
     tasks = facts.tasks.join(offsets.select(*DRIVER, "host", "offset_ms", "error_ms"), on=[*DRIVER, "host"], how="left")
     tasks = tasks.with_columns(pl.col("began_ms", "ended_ms") + pl.col("offset_ms").fill_null(0))
-    # Where the clock of a task is not known, nor is it which of them ended last.
+    # If the clock of one task is not known, it is not known either which task ended last.
     all_known = pl.col("error_ms").is_not_null().all()
     errors = (
         tasks.group_by(of_batch)
@@ -218,8 +222,11 @@ def _slowest_tasks(
     return work, segments
 
 
-def _painted(layers: list[pl.DataFrame], near_pauses: pl.DataFrame, overlaps: pl.DataFrame) -> pl.DataFrame:
-    """Returns the TIMELINE in which the first of *layers* that covers an instant owns it."""
+def _merged(layers: list[pl.DataFrame], near_pauses: pl.DataFrame, overlaps: pl.DataFrame) -> pl.DataFrame:
+    """Returns the TIMELINE: each instant belongs to the first of *layers* that covers it.
+
+    Pieces in *near_pauses* and *overlaps* may be wrong by their whole length, or by the errors of both clocks.
+    """
     spans = pl.concat([frame.select("stream", "began_ms", "ended_ms") for frame in [*layers, near_pauses, overlaps]])
     streams = spans.select(pl.col("stream").unique())
     ends = streams.join(pl.DataFrame({"at_ms": [FIRST_MS, LAST_MS]}), how="cross")
@@ -257,7 +264,7 @@ def _painted(layers: list[pl.DataFrame], near_pauses: pl.DataFrame, overlaps: pl
 
 
 def _under(pieces: pl.DataFrame, layer: pl.DataFrame) -> pl.DataFrame:
-    """Returns *pieces* in which those without an owner have that of *layer*."""
+    """Returns *pieces*, in which those without an owner get that of *layer*."""
     found = _asof(pieces, layer)
     is_found = pl.col("owner").is_null() & (pl.col("at_ms") < pl.col("ended_ms"))
     columns = [name for name in ("owner", "detail", "batch_id", "error_ms") if name in layer.columns]
@@ -281,9 +288,10 @@ def _asof(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def overlay(spans: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
-    """Returns *spans* with the pieces of the timeline in each: `owner`, `detail`, `ms`, and the errors added.
+    """Returns the pieces of *timeline* that lie in each of *spans*, with the columns of the span.
 
-    A span has `stream`, `began_ms` and `ended_ms`, reference, and perhaps an `error_ms`, which its pieces share.
+    A span has `stream`, `began_ms`, `ended_ms` (reference) and `error_ms`. `ms` is the length of a piece within the
+    span, and `error_ms` of a piece is its own error plus that of the span.
     """
     by_stream = {stream: pieces for (stream,), pieces in timeline.group_by("stream", maintain_order=True)}
     found = [_within(spans.clear(), timeline.clear())]
@@ -300,12 +308,12 @@ _NOTHING_KNOWN = pl.DataFrame(
 
 
 def _within(spans: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Returns each of *spans* beside each of *pieces*, in order and all of one stream, that overlaps it."""
+    """Returns each of *spans* beside each of *pieces* that overlaps it; all are of one stream and in order."""
     first = np.searchsorted(pieces["ended_ms"].to_numpy(), spans["began_ms"].to_numpy(), side="right")
     last = np.searchsorted(pieces["began_ms"].to_numpy(), spans["ended_ms"].to_numpy(), side="left")
     counts = np.maximum(0, last - first)
     rows = np.repeat(np.arange(spans.height), counts)
-    places = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    piece_rows = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
     span = spans[rows].drop("stream", "owner", "detail", "batch_id", strict=False).rename({"error_ms": "span_error_ms"})
-    piece = pieces[places].rename({"began_ms": "piece_began_ms", "ended_ms": "piece_ended_ms"})
+    piece = pieces[piece_rows].rename({"began_ms": "piece_began_ms", "ended_ms": "piece_ended_ms"})
     return span.hstack(piece)

@@ -1,7 +1,7 @@
-"""The account of results that are not visible yet: they age until now.
+"""The account of results that are not visible yet: their age ends now.
 
-What happened after the last look is not known to be silence. So from that look on, or from the first one that saw
-unread records, the time belongs to the segment that runs.
+Nobody knows whether records came after the last look. So from that look on, or from the first look that saw the unread
+records, the time belongs to what the stream does now.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ RUNNING = pl.Schema(
         "now_ms": MS,
     }
 )
-"""What each stream does now, boot of its driver: the segment that its newest heartbeat names, or the absence of a
-driver
-that is known to have ended."""
+"""What each stream does now, as owner and detail: the segment that its newest heartbeat names, or the absence of a
+driver. `now_ms` is now by the boot clock of its driver.
+"""
 OPEN = pl.Schema(
     {
         "stream": TEXT,
@@ -49,17 +49,22 @@ OPEN = pl.Schema(
 )
 """Results that are not visible yet.
 
-`start_ms` is the end of a window, or the event time of a record. A window (`bound_ms` is not null) has waited for the
-partition until `waited_until_ms`, reference: the last look, or the first one that saw unread records of it; the record
-that it waits for may be `late_ms` old by then, as the newest one of the partition was (null: it is not). Until that
-record was produced the time belongs to `waits_by` (null: `next_record`). If a plan left the record behind, `left_by` is
-the first one that did. A record arrived at that instant. `visible_ms` and `visible_boot_ms` are now, by the clocks of
-the stream's newest driver.
+`start_ms` is the end of a window, or the event time of a record; a row is about a window if `bound_ms` is not null.
+
+A window has waited for the partition until `waited_until_ms`, reference: the last look, or the first look that saw
+unread records of the partition. The record that it waits for counts as `late_ms` old at that instant, as the newest
+record of the partition was when it arrived (null: 0). Until that record was produced the time belongs to `waits_by`
+(null: `next_record`). For a record, `waited_until_ms` is when it arrived.
+
+`left_by` is the first batch whose plan left the record behind (null: none did). `visible_ms` and `visible_boot_ms` are
+now, by the clocks of the stream's newest driver.
 """
 
 
 def until_now(facts: AccountFacts, running: pl.DataFrame) -> AccountFacts:
-    """Returns *facts* with what runs now, as segments from the last sign of each driver in *running* (RUNNING)."""
+    """Returns *facts* with a last segment for each stream in *running* (RUNNING), from its driver's last sign until
+    now.
+    """
     signs = pl.concat([frame.select(*DRIVER, "ended_ms") for frame in (facts.segments, facts.heartbeats)])
     last = signs.group_by(DRIVER).agg(began_ms=pl.max("ended_ms"))
     newest = facts.segments.group_by(DRIVER).agg(pl.max("batch_id"))
@@ -73,9 +78,9 @@ def until_now(facts: AccountFacts, running: pl.DataFrame) -> AccountFacts:
 
 
 def open_parts(ledger: Ledger, unfinished: pl.DataFrame) -> pl.DataFrame:
-    """Returns the PARTS of results that are not visible yet (OPEN). `result` is the row's number.
+    """Returns the PARTS of the results in *unfinished* (OPEN), numbered by their row.
 
-    The facts of *ledger* are those of `until_now`.
+    The facts of *ledger* come from `until_now`.
     """
     rows = ledger.made_visible(numbered(unfinished))
     windows, records = rows.filter(pl.col("bound_ms").is_not_null()), rows.filter(pl.col("bound_ms").is_null())

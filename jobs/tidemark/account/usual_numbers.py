@@ -1,4 +1,4 @@
-"""How many records usually come, and when a share of them is as usual."""
+"""How many records usually come, and whether a share of records is as usual."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidemark.account.counts import HOUR_MS, Span
 from tidemark.model.settings.retention import DAY_MS
 
 AS_USUAL = 1.5
-"""A promise is broken as usual up to so many times the usual share."""
+"""A promise is broken as usual if the broken share is at most this many times the usual one."""
 ERRORS = 3
-"""A share within so many standard errors of the usual one is as usual."""
+"""A share within this many standard errors of the usual one is as usual."""
 ENOUGH = 5
-"""What usually comes is the median of at least so many times of the same length."""
+"""At least this many earlier times of the same length must be known to say what is usual."""
 Numbers = npt.NDArray[np.int64]
 
 
@@ -30,11 +30,12 @@ def is_usual(share: float, usual: float, n: int, *, times: float = 1) -> bool:
 
 
 def numbers_before(finished_ms: Numbers, n: Numbers, span: Span) -> Numbers:
-    """Returns how many records came in times of the length of *span* before it.
+    """Returns how many records came in earlier times of the same length as *span*.
 
-    Batches that read *n* records finished at *finished_ms*, in order. As *span* begins so long after one that read
-    some, each of these times begins so long after another one. They are of the same hour on days before; if they are
-    fewer than ENOUGH, those of the day before; if these are fewer, too, all. Without ENOUGH there are none.
+    Batches finished at *finished_ms*, in order, and read *n* records each. To compare like with like, an earlier time
+    begins as long after a batch with records as *span* does. First come the times around the same hour on earlier days.
+    If they are fewer than ENOUGH, the times of the day before are taken, and if these are too few, all. If all are
+    fewer than ENOUGH, the answer is empty.
 
     >>> times, n = np.arange(0, 100, 10), np.full(10, 3)  # three records every 10 ms
     >>> numbers_before(times, n, Span(95, 130)).tolist()
@@ -62,10 +63,10 @@ def numbers_before(finished_ms: Numbers, n: Numbers, span: Span) -> Numbers:
 
 
 def usual_number(rows: pl.DataFrame, span: Span) -> float | None:
-    """Returns how many records of *rows*, by `finished_ms` and `n`, usually come in such a time as *span*.
+    """Returns how many records usually come in a time of the length of *span*; None without a history.
 
-    Where the history is too short for that length, it is what comes in a shorter time, in proportion. None: there is no
-    history.
+    *rows* are batches in order, with `finished_ms` and the number of records `n`. If the history is too short for that
+    length, the number for a shorter time is scaled up.
     """
     times, n = rows["finished_ms"].to_numpy(), rows["n"].to_numpy()
     known_ms = span.since_ms - int(times[0]) if len(times) else 0

@@ -1,4 +1,4 @@
-"""Reads from the tables of a topology what the account of time needs, as of an instant."""
+"""Reads the rows that the account of time needs from the tables of a topology, as of an instant."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 
 OF_BATCHES = (OPERATOR_BATCHES, PARTITION_BATCHES, OPERATOR_WINDOWS)
-"""Tables with rows of batches, which count when their batch does."""
+"""Tables whose rows belong to a batch: a row counts when the row of its batch in `batches` does."""
 
 
 @dataclass(frozen=True)
 class AccountTables:
-    """The tables of *topology* in *layout*, as they were *stored* when they were first asked for."""
+    """The tables of `topology` in `layout`. `stored` keeps each in the version in which it was first opened."""
 
     layout: Layout
     topology: Topology
@@ -42,16 +42,16 @@ class AccountTables:
 
     @cached_property
     def of_all_streams(self) -> Scan:
-        """Reads a table of all streams at once."""
+        """A function that returns the rows of a table of all streams together."""
         return tables_of(self.layout, self.topology.name, self.stored)
 
     def recorded(self, *, since_ms: int, at_ms: int, has_before: bool = True) -> Recorded:
         """Returns the rows of batches that had finished by *at_ms*, epoch ms.
 
-        They are those from *since_ms* on, and if it *has_before* of each stream the newest one before that, which may
-        be old. Changes of the topology file are all there. The newest heartbeat of each stream is that of its control
-        folder, which is written more often than rows are. Of an instant in the past, what the streams did until then is
-        told by the batches that finished later, and by the heartbeat that came next.
+        Batches count from *since_ms* on; with *has_before* the newest batch of each stream before that counts, too,
+        however old it is. Of changes of the topology file all rows are there. The newest heartbeat of each stream comes
+        from its control folder, which is written more often than the table. For an instant in the past, the batches
+        that finished later, and the next heartbeat, tell what the streams did until then.
         """
         rows = {table.name: list[pl.DataFrame]() for table in (BATCHES, HEARTBEATS, TOPOLOGY_CHANGES, *OF_BATCHES)}
         later = list[pl.DataFrame]()
@@ -78,14 +78,15 @@ class AccountTables:
         return Recorded(**frames_of, told_later=pl.concat(later, how="diagonal"))
 
     def told_until(self, stream: str, beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
-        """Returns what heartbeats of *stream* tell of the time from the newest of its *beats* until *at_ms*, epoch ms.
+        """Returns a heartbeat of *stream* that tells of the time from the newest of *beats* until *at_ms*, epoch ms.
 
-        They are the next row, and the one in the control folder, if this user may read it; both may be later. Rows
-        between them may still be to be written: until then nobody knows of a pause in their time.
+        It is the next row of the table, or the heartbeat in the control folder, if this user may read the folder. Both
+        may have been sent after *at_ms*; then only what they tell of the time until *at_ms* counts. Rows between the
+        newest of *beats* and this heartbeat may not be written yet: until then nobody knows of pauses in that time.
         """
-        epoch, is_its = beats["epoch"].max(), pl.col("beat_at") > utc(at_ms)
-        is_its = is_its if epoch is None else is_its & (pl.col("epoch") == epoch)
-        found = [self._scan(stream, HEARTBEATS).filter(is_its).sort("beat_at").head(1).collect()]
+        epoch, is_next = beats["epoch"].max(), pl.col("beat_at") > utc(at_ms)
+        is_next = is_next if epoch is None else is_next & (pl.col("epoch") == epoch)
+        found = [self._scan(stream, HEARTBEATS).filter(is_next).sort("beat_at").head(1).collect()]
         with suppress(PermissionError):
             beat = Control(self.layout.control(self.topology.name, stream)).heartbeat()
             if beat is not None and beat.told is not None:
@@ -100,7 +101,9 @@ class AccountTables:
         return newer.with_columns(pulse_from_boot_ms=from_ms).drop("told_ms").tail(1)
 
     def _told_later(self, stream: str, newest_batch: object, at_ms: int) -> pl.DataFrame:
-        """Returns the batches that ran at *at_ms*, with `until_ms`, that instant by the boot clock of their driver."""
+        """Returns the batches that ran at *at_ms* (epoch ms), with that instant by their driver's boot clock,
+        `until_ms`.
+        """
         after = newest_batch + 1 if isinstance(newest_batch, int) else 0
         # What a batch does after its entry is in the row of the next one.
         is_next = pl.col("batch_id").is_between(after, after + 1) & (pl.col("finished_at") > utc(at_ms))
@@ -114,7 +117,7 @@ class AccountTables:
 
 
 def _until(beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
-    """Returns what *beats* tell of the time until *at_ms*, epoch ms, as heartbeats of then."""
+    """Returns *beats* cut at *at_ms*, epoch ms, as if they had been sent then; those of a later time are left out."""
     rows: list[dict[str, Any]] = []
     for row in beats.drop_nulls("pulse_boot_ms").iter_rows(named=True):
         later_ms = max(0, epoch_ms(row["beat_at"]) - at_ms)
@@ -132,4 +135,4 @@ def _until(beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
 
 
 HEARTBEATS_APART_MS = 60_000
-"""A heartbeat vouches for the time since the one before it. Tables have one at least this often."""
+"""A heartbeat vouches for the time since the one before it. The table has one at least this often, ms."""

@@ -1,7 +1,8 @@
 """The account of a window's age, from its end to the instant at which its first result is visible.
 
-A window waits for the bound (and before it for `allowed_lateness`, if it is sent when it is closed), then for the
-record, or the silence, that let the last partition pass (`passing.py`); then that record's own account goes on.
+A window first waits for `allowed_lateness`, if its operator sends it only when it is closed, and then for the bound.
+After that it waits for the record, or the silence, that let the last partition pass (`passing.py`). Then the account of
+that record goes on.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from tidemark.account.records import (
 from tidemark.account.steps import AGES, input_partition, parts_of
 
 _BEFORE_ALL = 1_000
-"""A depth that no hop has: its steps come first. Windows wait before the record that closes them is produced."""
+"""A depth that no hop has, so that its steps come first: windows wait before the record that closes them is there."""
 
 
 def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Returns the PARTS of *windows*, rows of WINDOWS; None: of all in the facts. `result` is the row's number."""
+    """Returns the PARTS of *windows*, rows of WINDOWS; None stands for all in the facts. `result` is the row's
+    number.
+    """
     visible = ledger.made_visible(numbered(ledger.facts.windows if windows is None else windows))
     passing = last_passing(ledger, visible)
     producer = visible.join(
@@ -49,21 +52,29 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
 
 
 def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, depth: int) -> pl.DataFrame:
-    """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
+    """Returns the steps of windows, as records.step.
+
+    Args:
+        ledger: the ledger of the streams.
+        visible: WINDOWS from `Ledger.made_visible`.
+        passing: what let the last partition pass each of them, PASSING.
+        depth: the number of hops between these windows and those that the account is about.
+    """
     rows = visible.join(passing, on="result", how="left", maintain_order="left")
     rows = placed(
         ledger, rows.with_columns(read_batch=pl.coalesce("read_batch", "batch_id"), is_read=pl.lit(value=True))
     )
     by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
-    # Which of several passed last is not known where their clocks are not.
+    # If clocks leave open which partition passed last, the error of the last step is not known.
     is_sure, error_ms = ~pl.col("is_doubtful").fill_null(value=False), between("driver", "clock_error_ms")
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
     at_bound_ms, silence = closed_ms + pl.col("bound_ms"), pl.lit(SILENCE)
-    own = rows.filter(pl.col("kind") != "hop")
+    # Behind a hop, the window of the writer has waited for the bound.
+    of_sources = rows.filter(pl.col("kind") != "hop")
     return pl.concat(
         [
-            step(own, _BEFORE_ALL, 1, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
+            step(of_sources, _BEFORE_ALL, 1, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
             step(by_record, _BEFORE_ALL, 2, "event_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
             step(silent, _BEFORE_ALL, 2, "at_ms", owner=silence, detail=pl.col("whose"), error_ms="read_error_ms"),
             step(unknown, _BEFORE_ALL, 2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
@@ -77,7 +88,10 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
 
 
 def _behind_hops(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps of the writers' batches that let the windows of *rows* pass, as if each had had that window."""
+    """Returns the steps of the batches of writers that let the windows of *rows* pass.
+
+    Each such batch has the account of a window with the same end, which was visible with the mark of the hop.
+    """
     if rows.is_empty():
         return []
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)

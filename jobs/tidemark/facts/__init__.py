@@ -1,1 +1,1 @@
-"""Reads the facts that streams, reports and checks have written; no other room opens their tables."""
+"""Reads the tables that streams, reports and checks have written; no other room opens them."""

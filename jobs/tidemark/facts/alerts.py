@@ -1,6 +1,6 @@
-"""Queries open alerts, silent groups and error budgets for pages.
+"""Queries open alerts, silent groups and error budgets for pages, as the newest check found them.
 
-They are those of the newest check. Instants are timestamps in UTC, lengths ms.
+Instants are timestamps in UTC, lengths ms.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ OPEN_ALERTS = """
     ) AS measured_at
     FROM open_alerts
 """
-"""Selects a row per open alert; lists of its opening grow.
+"""Selects a row for each open alert of the topology $1 at $2 (epoch ms; null: now), with the lists of its opening.
 
-`broken_since` is null where only the check that found it broken is known; `since` is the instant of that check then.
-Its `measurement` is that of a change of an incident, which the check for `measured_at` made.
+`broken_since` is null if nobody knows when the SLA broke, and then `since` is the instant of the check that found it
+broken. `measurement` is what the check at `measured_at` wrote with an incident of the alert.
 """
 ACKNOWLEDGED = """
     SELECT incident, decided_by FROM incidents
@@ -60,35 +60,35 @@ _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 
 def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
-    """Returns alerts that are open at *at_ms*, the most severe first, and last those whose SLAs all hold again.
+    """Returns the alerts that are open at *at_ms* (epoch ms; None is now), the most severe first.
 
-    An alert is all incidents of one cause. Its `states` are those of its SLAs by the newest check, in the words of
-    `tidemark incidents`; None: no check is known. *at_ms* is epoch ms; None: by all that is known.
+    Alerts whose SLAs all hold again come last. An alert puts all incidents of one cause together. `states` has for each
+    of its SLAs the state by the newest check, in the words of `tidemark incidents`, or None without a check.
     """
     opened = tables.ask(OPEN_ALERTS, [topology, at_ms]).objects
     if not opened:
         return []
-    # The alert has the acknowledgement with the next check, its incident at once.
+    # An acknowledgement is written to the incident at once, and to the alert by the next check.
     people = {row["incident"]: row["decided_by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
-    of_alerts = [*chain.from_iterable(alert["incidents"] or () for alert in opened)]
-    states_of = known_incidents(tables, topology, of_alerts, at_ms=at_ms)
+    names = [*chain.from_iterable(alert["incidents"] or () for alert in opened)]
+    incidents = known_incidents(tables, topology, names, at_ms=at_ms)
     alerts = []
     for alert in opened:
         lists = {name: alert[name] or [] for name in _LISTS}
-        by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
-        known = [row for row in states_of if row["incident"] in lists["incidents"]]
+        person = next((people[incident] for incident in lists["incidents"] if incident in people), None)
+        known = [row for row in incidents if row["incident"] in lists["incidents"]]
         states = dict.fromkeys(lists["slas"]) | {row["sla"]: row["now"] for row in known}
         holds = bool(known) and all(row["verdict"] == Verdict.PASS or row["resolved_at"] for row in known)
-        place = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
-        alerts.append((place, {**alert, **lists, "acknowledged_by": by, "states": states}))
+        order = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
+        alerts.append((order, {**alert, **lists, "acknowledged_by": person, "states": states}))
     return [alert for _, alert in sorted(alerts, key=itemgetter(0))]
 
 
 def silent_groups(slas: Iterable[Row], *, checked_at: datetime | None) -> list[Row]:
-    """Returns the stale groups that *slas* name, by SLA, the stalest first.
+    """Returns the stale groups that the rows *slas* of sla_results name, by SLA, the stalest first.
 
-    *slas* are rows of sla_results of the check at *checked_at*; None: there was none, and *slas* is empty. `silent_ms`
-    is the length from a group's newest record to this check, as nobody has looked for a newer one since.
+    The rows are of the check at *checked_at*; None without a check, and then there are no rows. `silent_ms` is the time
+    from the newest record of a group to that check: nobody has looked for newer records since.
     """
     rows: list[Row] = []
     if checked_at is None:
@@ -103,9 +103,9 @@ def silent_groups(slas: Iterable[Row], *, checked_at: datetime | None) -> list[R
 
 
 def budgets(slas: Iterable[Row]) -> list[Row]:
-    """Returns the error budget of each objective among *slas*.
+    """Returns the error budget of each objective among the rows *slas* of sla_results.
 
-    *slas* are rows of sla_results. An objective has several SLAs, with one budget.
+    An objective is checked by several SLAs, which share one budget.
     """
     by_objective: dict[str, Row] = {}
     for row in slas:

@@ -1,4 +1,4 @@
-"""Answers SQL over facts, those that only a journal has included."""
+"""Answers SQL over the tables of a warehouse, with rows that are still in journals."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Tables: TypeAlias = "Warehouse"
-"""What answers SQL. It reads a table in the version that its first query over the table has found."""
+"""Answers SQL. Each table is read in one version: the newest one when the first query asked for it."""
 
 FINISHED = "(FROM batches WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)) AS batches"
-"""SQL: the batches of the topology $1 that count at the instant $2 (epoch ms). A batch does from `finished_at` on."""
+"""SQL: the batches of the topology $1 that had finished at the instant $2 (epoch ms), and therefore count."""
 
 
 def answers_over(
@@ -31,13 +31,17 @@ def answers_over(
     stored: StoredTables | None = None,
     given: Mapping[str, pl.DataFrame] = MappingProxyType({}),
 ) -> Tables:
-    """Returns what answers SQL over the tables of *warehouse*.
+    """Returns an object that answers SQL over the tables of a warehouse.
 
-    With a *topology*, or places *only*, the tables of others look empty. Queries use at most *memory* (a size of
-    DuckDB, for example 512MB; None: 2GB). They are about the tables that were *stored* when others asked; None: as they
-    are now. Tables with rows that are *given*, by name, have those alone.
+    Args:
+        warehouse: the folder of the warehouse.
+        topology: the tables of other topologies look empty; None reads those of all.
+        only: the tables at other paths look empty; None reads all.
+        memory: the most memory that a query uses, as DuckDB writes it, for example 512MB; None stands for 2GB.
+        stored: tables that were opened already, so that several answers come from the same versions.
+        given: rows that stand in for those of a table, by its name.
     """
-    # Most readers of rows ask no SQL, and to import DuckDB takes as long as to tell of a topology.
+    # Most readers of facts ask no SQL, and importing DuckDB takes as long as a short command.
     from tidemark.query.sql import MEMORY, Warehouse
 
     return Warehouse(warehouse, topology=topology, only=only, memory=memory or MEMORY, stored=stored, given=given)

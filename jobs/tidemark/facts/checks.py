@@ -21,12 +21,12 @@ MEASURED = (
 )
 """Columns of `sla_results` that tell what was measured."""
 CAUSES = tuple(name for name in SLA_RESULTS.names if name.startswith("cause") or name == "other_causes")
-"""Columns of `sla_results` that tell why it broke."""
+"""Columns of `sla_results` that tell why an SLA is broken."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check of the run `run_id` at `checked_at`, with a row for each SLA, by name."""
+    """A check by the run `run_id` at `checked_at`, with a row for each SLA, sorted by the name of the SLA."""
 
     checked_at: datetime
     run_id: str
@@ -34,16 +34,21 @@ class Check:
 
     @property
     def at_ms(self) -> int:
-        """Its instant, epoch ms."""
+        """The instant of the check, epoch ms."""
         return epoch_ms(self.checked_at)
 
 
 def newest_check(
     stored: StoredTables, layout: Layout, topology: str, *where: pl.Expr, columns: Sequence[str] = MEASURED
 ) -> Check | None:
-    """Returns the newest check of *topology* with results for which *where* is true; None: there is none.
+    """Returns the newest check of *topology* with results that fulfil all of *where*; None without such a check.
 
-    It has *columns* of these results.
+    Args:
+        stored: tables that were opened already.
+        layout: where the tables of the topology are.
+        topology: the name of the topology.
+        where: conditions on the columns of `sla_results`.
+        columns: the columns that the rows of the check get.
     """
     results = stored.scan(layout.report_table(topology, SLA_RESULTS.name))
     if results is None:
@@ -53,11 +58,13 @@ def newest_check(
     if checked_at is None:
         return None
     of_instant = results.filter(pl.col("checked_at") == checked_at, *where)
-    own = of_newest(of_instant.select({*columns, "sla", "checked_at", "run_id"}).collect())
-    return Check(checked_at, own["run_id"][0], own.sort("sla", maintain_order=True).select(columns).to_dicts())
+    rows = of_newest(of_instant.select({*columns, "sla", "checked_at", "run_id"}).collect())
+    return Check(checked_at, rows["run_id"][0], rows.sort("sla", maintain_order=True).select(columns).to_dicts())
 
 
 def of_newest(results: pl.DataFrame) -> pl.DataFrame:
-    """Returns those of *results* that the newest check found; of two at one instant the one with the later name."""
+    """Returns those of *results* that the newest check wrote; of two checks at one instant, the one whose run sorts
+    last.
+    """
     newest = results.filter(pl.col("checked_at") == pl.col("checked_at").max())
     return newest.filter(pl.col("run_id").eq_missing(newest["run_id"].max()))

@@ -1,10 +1,10 @@
 """Reads the tables of one sub-topology as of an instant.
 
-A batch counts from its `finished_at` on, which is written with the last of its tables. Instants in the frames are epoch
-ms.
+A batch counts from its `finished_at` on: that column is written when all other tables have the rows of the batch.
+Instants in the frames are epoch ms.
 
-Facts grow with each batch, and most questions are about the newest. So the recent rows are read first, and all rows
-only if the recent ones do not have the answer.
+Tables grow with each batch, and most questions are about the newest batches. So recent rows are read first, and all
+rows only if the recent ones do not have the answer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from tidemark.model.tables.catalog import BATCHES, Table
 from tidemark.query.stored_tables import StoredTables
 
 RECENT_MS = 2 * 86_400_000
-"""Rows of so long before the instant are recent, in ms."""
+"""Rows are recent up to this long before the instant, ms."""
 BATCH_COLUMNS = ("batch_id", "decided_at", "started_at", "finished_at", "duration_ms", "epoch", "records_in")
 
 Stored = StoredTables
-"""Tables and journals, each as it was when it was first asked for. SQL over the same ones: `answers_over`."""
+"""Tables with their journals, each in the version in which it was first opened; `answers_over` asks them in SQL."""
 Opener = Callable[[Table, str], pl.LazyFrame]
-"""Opens a table under its name; a missing one has no rows."""
+"""Opens the table of that name and returns its rows; a missing table has none."""
 
 
 def stored_in(home: Path, stored: Stored | None = None) -> Opener:
-    """Returns the opener of the tables in *home*, and of its journal, among the *stored* ones of a warehouse."""
+    """Returns the opener of the tables and the journal of the stream in *home*.
+
+    *stored* are those of the warehouse that were opened already; None opens them anew.
+    """
     tables = stored or Stored()
 
     def open_table(table: Table, name: str) -> pl.LazyFrame:
@@ -44,7 +47,7 @@ def stored_in(home: Path, stored: Stored | None = None) -> Opener:
 
 @cache
 def nothing_in(table: Table) -> pl.LazyFrame:
-    """Returns the columns of *table* as they are declared, without rows."""
+    """Returns *table* with its declared columns and without rows."""
     return pl.LazyFrame(schema=pl.Schema(arrow_schema(table)))
 
 
@@ -54,9 +57,9 @@ def has_rows(rows: pl.DataFrame) -> bool:
 
 
 class FactTables:
-    """The tables that *open_table* opens, as of *at_ms*.
+    """The tables that *open_table* opens, as of *at_ms*, epoch ms.
 
-    Rows of the last *recent_ms* are recent, those from `since_ms` on; None: all are.
+    Rows of the last *recent_ms* before that are recent: `since_ms` is where they begin. With None all rows are recent.
     """
 
     def __init__(self, open_table: Opener, at_ms: int, *, recent_ms: int | None = None) -> None:
@@ -64,9 +67,10 @@ class FactTables:
         self._open, self._opened = open_table, dict[str, pl.LazyFrame]()
 
     def scan(self, table: Table, name: str = "", *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
-        """Returns *table*'s rows of tables and journal, instants in epoch ms.
+        """Returns the rows of *table*, those in the journal included, with instants in epoch ms.
 
-        *where* has conditions on its columns as they are stored: files without such rows are not read.
+        *where* are conditions on the columns as they are stored; files without such rows are not read. A table of a
+        hop has another *name* than the declared table.
         """
         name = name or table.name
         if name not in self._opened:
@@ -74,9 +78,8 @@ class FactTables:
         return self._opened[name].filter(*where).with_columns(cs.datetime().dt.epoch("ms"))
 
     def rows(self, table: Table, first: int = 0, *where: pl.Expr) -> pl.LazyFrame:
-        """Returns the rows of batches that count, from *first* on.
-
-        *where* is true for them.
+        """Returns the rows of *table* about batches that count, from the batch *first* on, that fulfil all of
+        *where*.
         """
         rows = self.scan(table, where=[pl.col("batch_id").is_between(first, self.newest), *where])
         return rows.drop("topology", "sub_topology")
@@ -84,9 +87,13 @@ class FactTables:
     def of_batches(
         self, table: Table, batches: pl.Series, *where: pl.Expr, columns: Collection[str] = ()
     ) -> pl.DataFrame:
-        """Returns the rows of those of *batches* that count, with *columns*; without any, with all.
+        """Returns the rows of *table* about those of *batches* that count.
 
-        *where* is true for them.
+        Args:
+            table: the table.
+            batches: numbers of batches.
+            where: conditions that the rows fulfil.
+            columns: the columns to read; all if none is named.
         """
         rows = self.rows(table, self._first_of(batches)).filter(pl.col("batch_id").is_in(batches.implode()))
         rows = rows.select(columns) if columns else rows
@@ -97,23 +104,24 @@ class FactTables:
     def recent_first(
         self, read: Callable[[int], pl.DataFrame], has_answer: Callable[[pl.DataFrame], bool] = has_rows
     ) -> pl.DataFrame:
-        """Returns what *read* gives from the first recent batch on.
+        """Returns what *read* gives for recent batches; if that has no answer, what it gives for all batches.
 
-        If that has no answer, it returns what *read* gives of all batches.
+        *read* gets the first batch to read.
         """
         recent = read(self.first)
         return recent if not self.first or has_answer(recent) else read(0)
 
     @cached_property
     def _counts(self) -> pl.Expr:
-        """The condition for batches that count."""
+        """The condition that a batch counts: it had finished at the instant."""
         return pl.col("finished_at") <= self.at_ms
 
     @cached_property
     def first(self) -> int:
-        """The first recent batch; 0: all batches are read.
+        """The first recent batch; 0 if all batches are read.
 
-        In the first half of the time there must be a batch: the second half has the one before each of its batches.
+        The recent batches are read only if one of them is in the first half of the recent time. Then each batch of the
+        second half has the batch before it among them.
         """
         if self._recent_ms is None:
             return 0
@@ -124,27 +132,24 @@ class FactTables:
 
     @cached_property
     def newest(self) -> int:
-        """The newest batch that counts; -1: none."""
+        """The newest batch that counts; -1 without one."""
         newest = self.batches["batch_id"].max()
         return newest if isinstance(newest, int) else -1
 
     @cached_property
     def recent_batches(self) -> pl.DataFrame:
-        """The recent batches, also later ones."""
+        """The recent batches, with those that finished after the instant."""
         rows = self.scan(BATCHES, where=[pl.col("batch_id") >= self.first])
         return rows.select(BATCH_COLUMNS).sort("batch_id").collect()
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """The recent batches, oldest first.
-
-        There is none only if there is no batch at all.
-        """
+        """The recent batches that count, oldest first; empty only if no batch counts at all."""
         return self.recent_batches.filter(self._counts)
 
     @cached_property
     def every_batch(self) -> pl.DataFrame:
-        """The batches, oldest first."""
+        """All batches that count, oldest first."""
         if not self.first:
             return self.batches
         rows = self.scan(BATCHES).select(BATCH_COLUMNS).filter(self._counts)
@@ -152,18 +157,18 @@ class FactTables:
 
     @property
     def first_finished_ms(self) -> int | None:
-        """When the oldest batch finished; None: there is none."""
+        """When the oldest batch finished, epoch ms; None without a batch."""
         return next(iter(self.every_batch["finished_at"].head(1)), None)
 
     def batches_from(self, first: int) -> pl.DataFrame:
-        """Returns at least the batches from *first* on, oldest first."""
+        """Returns the batches from *first* on, and perhaps earlier ones, oldest first."""
         return self.batches if first >= self.first else self.every_batch
 
     def batches_of(self, batches: pl.Series) -> pl.DataFrame:
-        """Returns at least the rows of *batches*, oldest first."""
+        """Returns *batches*, and perhaps others, with the columns of `batches`, oldest first."""
         return self.batches_from(self._first_of(batches))
 
     def _first_of(self, batches: pl.Series) -> int:
-        """Returns the first of *batches*; without any, one after the newest."""
+        """Returns the first of *batches*; if there are none, the number after the newest batch."""
         first = batches.min()
         return first if isinstance(first, int) else self.newest + 1

@@ -1,6 +1,6 @@
-"""Answers questions about the drivers of a stream: state, restarts, newest work.
+"""Answers questions about the drivers of a stream as of an instant: their state, restarts and newest work.
 
-A heartbeat counts from its `at` on.
+A heartbeat counts from the instant at which it was sent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BEAT_COLUMNS = (
 
 @dataclass(frozen=True)
 class Beat:
-    """The newest heartbeat of a driver."""
+    """The newest heartbeat of a driver; instants are epoch ms of its clock."""
 
     state: StreamState
     at_ms: int
@@ -64,7 +64,7 @@ class Beat:
     drained_by: str | None = None
     """Who asked a drained driver to end."""
     killed_for: str | None = None
-    """The stream that hung and made its shared process be killed."""
+    """The stream because of which the process was killed: it hung, and shared the process with this one."""
     memory_bytes: int | None = None
     memory_free_bytes: int | None = None
     state_bytes: int | None = None
@@ -84,10 +84,16 @@ class Beat:
 
 
 class HeartbeatFacts:
-    """The drivers of the stream with *tables* in *home* and the folder *control*.
+    """The drivers of a stream.
 
-    *trigger_ms* is that of the topology. Restarts are known that ended in the last half of the recent time. The control
-    folder has only the newest heartbeat, so that is read at once: later it is one of after the instant.
+    Restarts are known if they ended in the last half of the recent time of *tables*.
+
+    Args:
+        tables: the tables of the stream as of an instant.
+        home: the folder of these tables.
+        control: the control folder of the stream. It has only the newest heartbeat, which is read at once: a driver
+            that runs soon replaces it by one from after the instant.
+        trigger_ms: the trigger of the topology, ms.
     """
 
     def __init__(self, tables: FactTables, home: Path, control: Path, trigger_ms: int) -> None:
@@ -99,25 +105,26 @@ class HeartbeatFacts:
 
     @cached_property
     def liveness(self) -> Liveness:
-        """What has become of the newest driver, in one word: what every page, command and check shows."""
+        """What has become of the newest driver, in the word that every page, command and check shows."""
         return liveness(self.evidence, self._tables.at_ms)
 
     @property
     def is_from_folder(self) -> bool:
-        """True if the newest heartbeat is that of the control folder."""
+        """True if the newest heartbeat is known from the control folder, and not from the table."""
         newest = self.evidence.newest
         return newest is not None and newest.kind is EvidenceKind.CONTROL
 
     @property
     def is_silent(self) -> bool:
-        """True if the driver, if it lives, should have sent a heartbeat since the newest one."""
+        """True if a living driver should have sent another heartbeat since the newest one."""
         return is_silent(self.evidence, self._tables.at_ms)
 
     @property
     def works(self) -> bool:
-        """True if what the driver last found of its sources still holds.
+        """True if what the driver last saw of its sources still holds.
 
-        A stream without heartbeats, such as a query that a job only measures, may work for a day after its last batch.
+        A stream without heartbeats, such as a query that a job only measures, counts as working for a day after its
+        last batch.
         """
         if self.beat is not None:
             return knows_sources(self.liveness, self._tables.at_ms - self.beat.at_ms)
@@ -126,9 +133,9 @@ class HeartbeatFacts:
 
     @cached_property
     def looked_ms(self) -> int:
-        """Until when somebody has looked for records, epoch ms: what came later is not known to be silence.
+        """Until when somebody has looked for records, epoch ms; nobody knows whether records came later.
 
-        A driver looks from its first batch on. Without heartbeats nothing says that it stopped.
+        A driver looks from its first batch on. Without heartbeats it counts as looking until the instant.
         """
         live, newest, batches = self._live, self.evidence.newest, self._tables.batches
         if newest is None:
@@ -149,11 +156,11 @@ class HeartbeatFacts:
 
     @cached_property
     def evidence(self) -> DriverEvidence:
-        """What is known of the newest driver."""
-        live, row = self._live, self._row
+        """The signs of life of the newest driver, from the control folder and from the table."""
+        live, row = self._live, self._newest_row
         of_row = None if row is None else _sign(row)
         control = None if live is None else sign_of(live)
-        # A heartbeat without a step leaves open whether a batch runs, and what an earlier driver did says nothing.
+        # A heartbeat without a step leaves open whether a batch runs. A row tells so if it is of the same driver.
         if control is not None and live is not None and not live.doing and of_row and of_row.epoch == live.epoch:
             control = replace(control, working_since_ms=of_row.working_since_ms)
         has_batches = control is None and of_row is None and self._finished_ms is not None
@@ -165,7 +172,7 @@ class HeartbeatFacts:
             has_batches=has_batches,
         )
         if (later := self._next_epoch) is not None:
-            # The next heartbeat after the instant says whose lease it was then.
+            # The next heartbeat after the instant says which driver had the lease then.
             return replace(found, is_held=found.newest is not None and later == found.newest.epoch)
         with suppress(PermissionError):
             return completed(found, Control(self._control), self._tables.at_ms)
@@ -173,17 +180,19 @@ class HeartbeatFacts:
 
     @cached_property
     def _finished_ms(self) -> int | None:
-        """When the newest batch finished; None: none has."""
+        """When the newest batch finished, epoch ms; None if none has."""
         at_ms = self._tables.at_ms
         within_a_day = pl.col("finished_at").is_between(utc(at_ms - WITHOUT_BEATS_MS), utc(at_ms))
-        # Mostly there is one, and files without such batches are not read.
+        # Most streams have such a batch, and files without one are not read.
         lately = self._tables.scan(BATCHES, where=[within_a_day]).select(pl.col("finished_at").max()).collect().item()
         newest = self._tables.batches["finished_at"].max() if lately is None else lately
         return newest if isinstance(newest, int) else None
 
     @property
     def _next_epoch(self) -> int | None:
-        """The epoch of the first heartbeat after the instant; None: there is none, or it may not be read."""
+        """The epoch of the driver that sent the first heartbeat after the instant; None if no such heartbeat is
+        known.
+        """
         later = self._recent_beats["epoch"].slice(self._beats.height, 1)
         if later.len():
             return int(later.item())
@@ -191,7 +200,7 @@ class HeartbeatFacts:
 
     @cached_property
     def was_replaced(self) -> bool:
-        """True if the driver is known to have ended by the instant: later signs of life are of another one alone."""
+        """True if all signs of life after the instant are of another driver, so that this one had ended by then."""
         newest, later = self.evidence.newest, self._next_epoch
         if newest is None or later is None or later == newest.epoch:
             return False
@@ -200,7 +209,7 @@ class HeartbeatFacts:
 
     @cached_property
     def stood_still(self) -> bool:
-        """True if the driver's next heartbeat tells that its process stood still at the instant."""
+        """True if the next heartbeat of the driver tells that its process did not run at the instant."""
         if self._next_epoch is None:
             return False
         at_ms, boot_ms = self._tables.at_ms, pl.col("pulse_boot_ms") - pl.col("beat_at") + self._tables.at_ms
@@ -212,18 +221,18 @@ class HeartbeatFacts:
 
     @cached_property
     def beat(self) -> Beat | None:
-        """The newest heartbeat, from the control folder or from the table."""
+        """The newest heartbeat, from the control folder or from the table; None without one."""
         newest = self.evidence.newest
         if newest is None:
             return None
-        row, live = self._row, self._live
-        # What an earlier driver measured says nothing about a new one.
-        is_own = row is not None and row["epoch"] == newest.epoch
-        load: dict[str, Any] = dict(_load(row)) if row is not None and is_own else {}
+        row, live = self._newest_row, self._live
+        # The measurements of an earlier driver say nothing about the newest one.
+        is_of_newest = row is not None and row["epoch"] == newest.epoch
+        load: dict[str, Any] = dict(_load(row)) if row is not None and is_of_newest else {}
         if newest.kind is EvidenceKind.ROWS or live is None:
             assert row is not None
             return Beat(StreamState(row["state"]), newest.at_ms, row["batch_started_at"], row["reason"], **load)
-        began_ms = row["batch_started_at"] if row is not None and is_own else None
+        began_ms = row["batch_started_at"] if row is not None and is_of_newest else None
         if live.doing:
             began_ms = live.since_ms if live.is_in_batch else None
         is_dead = self.liveness is Liveness.DEAD
@@ -232,21 +241,18 @@ class HeartbeatFacts:
         return Beat(live.state, live.at_ms, began_ms, live.reason, killed_for=killed_for, **load)
 
     @cached_property
-    def _row(self) -> dict[str, Any] | None:
-        """The newest heartbeat of the table; there is one every 15 s."""
+    def _newest_row(self) -> dict[str, Any] | None:
+        """The newest heartbeat in the table, which gets one every 15 s; None without one."""
         return next(self._beats.tail(1).iter_rows(named=True), None)
 
     @property
     def _live(self) -> Heartbeat | None:
-        """The newest heartbeat of the control folder.
-
-        None if it is later, too, and for a user who may not read the folder.
-        """
+        """The heartbeat in the control folder; None if it is later than the instant, or this user may not read it."""
         return self._heard if self.is_newest else None
 
     @cached_property
     def started_ms(self) -> int:
-        """When the newest driver first beat."""
+        """When the newest driver sent its first heartbeat, epoch ms."""
         live = self._live
         if live is not None and live.state is StreamState.STARTING:
             return live.since_ms or live.at_ms
@@ -254,52 +260,53 @@ class HeartbeatFacts:
         if newest is None:
             return self._tables.at_ms
         of_newest = pl.col("epoch") == newest
-        own = self._beats.filter(of_newest)
-        if self._tables.first and own.height == self._beats.height:  # its first one may be older
-            own = self._tables.scan(HEARTBEATS).filter(of_newest).select("beat_at").collect()
-        return int(own["beat_at"].min())  # type: ignore[arg-type]
+        beats = self._beats.filter(of_newest)
+        if self._tables.first and beats.height == self._beats.height:  # its first one may not be recent
+            beats = self._tables.scan(HEARTBEATS).filter(of_newest).select("beat_at").collect()
+        return int(beats["beat_at"].min())  # type: ignore[arg-type]
 
     @cached_property
     def restart(self) -> Restart | None:
-        """The newest recent restart that had begun; None: there was none."""
-        # A restart that had begun counts with its end, even if that came later.
+        """The newest recent restart that had begun by the instant; None without one."""
+        # The end of such a restart may be later than the instant.
         recent = restarts(self._tables.recent_batches, self._recent_beats, trigger_ms=self._trigger_ms)
         begun_restarts = [restart for restart in recent if restart.from_ms <= self._tables.at_ms]
         return begun_restarts[-1] if begun_restarts else None
 
     def with_unread(self, restart: Restart) -> Restart:
-        """Returns *restart* with all records that waited for its end."""
+        """Returns *restart* with the numbers of records that waited for its end."""
         rows = self._tables.scan(PARTITION_BATCHES, where=[pl.col("batch_id") >= restart.batch_id])
         reads = partition_reads(rows).select("batch_id", "source", "partition", "until_offset", "latest_offset")
         return with_unread(restart, reads.collect())
 
     @cached_property
     def _recent_beats(self) -> pl.DataFrame:
-        """The recent heartbeats, oldest first, also later ones."""
+        """The recent heartbeats, oldest first, with those after the instant."""
 
         def read(first: int) -> pl.DataFrame:
             are_recent = [pl.col("beat_at") >= utc(self._tables.since_ms)] if first else []
             beats = self._tables.scan(HEARTBEATS, where=are_recent).select(BEAT_COLUMNS)
             rows = beats.sort("beat_at", "epoch").collect()
-            # As in the control folder, a heartbeat with another state says nothing that is known here. A query of a
-            # frame takes 0.3 ms, and metrics read this with each scrape.
+            # Heartbeats with a state that this version does not know are left out, as in the control folder. The
+            # filter takes 0.3 ms, and metrics read this with each scrape, so it runs only if it is needed.
             known = {*map(str, StreamState)}
             return rows if known.issuperset(rows["state"]) else rows.filter(pl.col("state").is_in(known))
 
-        # The newest heartbeat may be older.
+        # The newest heartbeat that counts may not be recent.
         return self._tables.recent_first(read, lambda recent: bool((recent["beat_at"] <= self._tables.at_ms).any()))
 
     @cached_property
     def _beats(self) -> pl.DataFrame:
-        """The heartbeats, oldest first."""
+        """The recent heartbeats that count, oldest first."""
         beats = self._recent_beats
         return beats.head(int((beats["beat_at"] <= self._tables.at_ms).sum()))
 
     @cached_property
     def worked_ms(self) -> int:
-        """The driver's newest sign of work: a finished batch, or its heartbeat's.
+        """When the driver last showed a sign of work, epoch ms: with a finished batch, or with a heartbeat.
 
-        A heartbeat within a batch is such a sign itself. In another one it is the begin of the driver's present step.
+        A heartbeat within a batch is a sign of work itself. Otherwise the sign is the beginning of the step in which
+        the driver was when it sent the heartbeat.
         """
         within_batch = pl.when(pl.col("batch_started_at").is_not_null()).then("beat_at")
         beats = self._beats.tail(1).select(pl.coalesce(within_batch, "step_began_at", "beat_at"))
@@ -310,24 +317,24 @@ class HeartbeatFacts:
 
     @property
     def has_finished(self) -> bool:
-        """True if the newest heartbeat knows a finished batch, whose facts come with the next one."""
+        """True if the newest heartbeat tells of a finished batch. Its facts are written only with the next batch."""
         live = self._live
         newest = [*self._beats["batch_id"].tail(1), *([] if live is None else [live.batch_id])]
         return max(newest, default=-1) >= 0
 
     @property
     def ran_ms(self) -> int | None:
-        """When the newest driver first beat as one that runs; None: it has not."""
+        """When the newest driver first sent a heartbeat as running, epoch ms; None if it has not."""
         beats = self._beats
         ran = (pl.col("epoch") == pl.col("epoch").max()) & (pl.col("state") == StreamState.RUNNING)
         return beats.filter(ran)["beat_at"].min()  # type: ignore[return-value]
 
     @property
     def ambiguous_keys(self) -> int | None:
-        """How many keys have several rows in the Delta tables that the newest driver joins; None: it joins none."""
+        """How many keys have several rows in the Delta tables that the newest driver joins; None if it joins none."""
         of_newest = pl.col("epoch") == pl.col("epoch").max()
-        own = self._beats.filter(of_newest)["ambiguous_keys"].drop_nulls()
-        return own[-1] if own.len() else None
+        counts = self._beats.filter(of_newest)["ambiguous_keys"].drop_nulls()
+        return counts[-1] if counts.len() else None
 
     def finished_after(self, at_ms: int) -> bool:
         """Returns True if a batch finished after the heartbeat of *at_ms*."""
@@ -336,7 +343,7 @@ class HeartbeatFacts:
 
     @cached_property
     def damages(self) -> list[UnreadableFile]:
-        """The damaged files for which no driver starts; none for a user who may not read the control folder."""
+        """The damaged files that keep a driver from starting; none for a user who may not read the control folder."""
         from tidemark.stream.startup.damage import damages
 
         with suppress(PermissionError):
@@ -344,7 +351,10 @@ class HeartbeatFacts:
         return []
 
     def lost_commits(self, app_id: str) -> list[UnreadableFile]:
-        """Returns the tables without a batch that the journal of the stream *app_id* knows of; see `damages`."""
+        """Returns the tables that lack a batch which the journal of the stream *app_id* has written to them.
+
+        There are none for a user who may not read the control folder.
+        """
         from tidemark.stream.startup.evidence import lost_commits
 
         with suppress(PermissionError):
@@ -353,13 +363,13 @@ class HeartbeatFacts:
 
     @property
     def is_newest(self) -> bool:
-        """True if no driver has sent a heartbeat after the instant."""
+        """True if the control folder shows that no driver has sent a heartbeat after the instant."""
         return self._may_read and (self._heard is None or self._heard.at_ms <= self._tables.at_ms)
 
     def being_read(self, sub: SubTopology) -> dict[str, int]:
-        """Returns how many records of each source of *sub* the undecided batch has at most, most first.
+        """Returns how many records of each source of *sub* the planned and undecided batch has at most, most first.
 
-        Empty if there is no such batch, and for a user who may not read the control folder.
+        There are none without such a batch, and for a user who may not read the control folder.
         """
         from tidemark.stream.startup.unread import most_records
 
@@ -368,10 +378,9 @@ class HeartbeatFacts:
         return {}
 
     def reading(self, sub: SubTopology) -> str:
-        """Returns records that the driver of *sub* had begun to read.
+        """Returns a clause about the records of *sub* that its driver has begun to read and not decided.
 
-        They are not decided yet. The result is part of a sentence. It is empty if there are none, and for a user who
-        may not read the control folder.
+        The text is empty if there are none, and for a user who may not read the control folder.
         """
         from tidemark.stream.startup.unread import begun
 
@@ -381,7 +390,7 @@ class HeartbeatFacts:
 
 
 def _sign(row: Mapping[str, Any]) -> Sign:
-    """Returns a row of `heartbeats` as evidence."""
+    """Returns a row of `heartbeats` as a sign of life."""
     is_starting = row["state"] == StreamState.STARTING
     return Sign(
         kind=EvidenceKind.ROWS,
@@ -395,14 +404,14 @@ def _sign(row: Mapping[str, Any]) -> Sign:
 
 
 def _load(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a Beat that only the table has."""
+    """Yields the fields of a Beat, and their values, that only a row of `heartbeats` has."""
     yield from pick(row, _LOAD).items()
     yield "eta_at_ms", row["eta_at"]
     yield "drained_by", row["drained_by"]
-    yield "open_transactions", _open(row)
+    yield "open_transactions", _open_transactions(row)
 
 
-def _open(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
+def _open_transactions(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
     """Returns the open transactions in a row of `heartbeats`."""
     found: list[OpenTransaction] = []
     for row in beat["open_transactions"] or ():

@@ -1,4 +1,4 @@
-"""Collects latency, staleness and budgets of the recent past."""
+"""Collects latencies, staleness and error budgets of the recent past, for charts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITHOUT_CHART = """
           AND coalesce(list_contains($5::VARCHAR[], subject), true)
     ORDER BY sla
 """
-"""Selects checked SLAs that limit what no chart shows. $4: the measures of end-to-end latency."""
+"""Selects the SLAs whose measure no chart shows; $4 has the measures of end-to-end latency, which have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,15 @@ class PastMeasurements:
     """Measurements of a *span* until now, for charts.
 
     Attributes:
-        span: the time that they cover.
-        interval: the same, epoch ms.
+        span: the length of the time that they cover.
+        interval: that time, epoch ms.
         latencies: rows of `latencies_in_places`.
-        staleness: the greatest of each place, as rows with `name` of the SLA, `at_ms`, `value` (ms) and `limit_ms`.
-        budgets: the last unused share of each place, as rows with `name` of the objective, `at_ms` and `value`.
-        without_chart: SLAs whose measure is none of these, as rows with `sla`, `measure` and `subject`.
-        changes: changes of the topology, after which numbers mean something else.
+        staleness: the greatest staleness in each cell of the axis, as rows with `name` of the SLA, `at_ms`, `value`
+            (ms) and `limit_ms`.
+        budgets: the last unused share in each cell of the axis, as rows with `name` of the objective, `at_ms` and
+            `value`.
+        without_chart: SLAs with other measures, as rows with `sla`, `measure` and `subject`.
+        changes: changes of the topology after which numbers mean something else.
     """
 
     span: ChartSpan
@@ -69,12 +71,17 @@ def history(
     at_ms: int,
     subjects: Sequence[str] | None = None,
 ) -> PastMeasurements:
-    """Returns the history of *operators* until *at_ms*, epoch ms.
+    """Returns the measurements of the past *span*: the last hour from facts of batches, a longer time from rollups.
 
-    Staleness and budgets are those of SLAs about *subjects*; None: all. The last hour is read from the facts of
-    batches, longer spans from rollups.
+    Args:
+        tables: the tables of the warehouse.
+        topology: the name of the topology.
+        operators: the operators whose latencies are wanted.
+        span: the length of the time.
+        at_ms: the end of that time, epoch ms.
+        subjects: staleness and budgets are those of SLAs about these subjects; None stands for all SLAs.
     """
-    # The axis ends with a whole place, so that the newest one is not cut.
+    # The axis ends with a whole cell, so that the newest cell is not cut.
     end_ms = -(-at_ms // span.place_ms) * span.place_ms
     interval = Interval(end_ms - span.length_ms, end_ms)
     latencies = [name for name, measure in MEASURES.items() if measure.is_latency]

@@ -1,4 +1,4 @@
-"""Queries incidents, and how they are by the newest check.
+"""Queries incidents, with their state by the newest check.
 
 Instants are timestamps in UTC.
 """
@@ -27,8 +27,8 @@ INCIDENTS = f"""
 """
 """Selects the incidents of the topology $1 by all that was known at $2 (epoch ms; null: until now).
 
-`is_found` is true where only the check that found the SLA broken is known, and no crossing of a limit: `broken_since`
-is null, and `since` the instant of that check. `now` is the state by the newest check until then, null without one.
+`is_found` is true if nobody knows when a limit was crossed. Then `broken_since` is null, and `since` is the instant of
+the check that found the SLA broken. `now` is the state by the newest check up to $2, null without one.
 """
 OPEN = "AND resolved_at IS NULL ORDER BY opened_at, incident"
 NAMED = "AND coalesce(list_contains($3::VARCHAR[], incident), true) ORDER BY opened_at, incident"
@@ -46,28 +46,25 @@ _STATE_WORDS = {
 def known_incidents(
     tables: Tables, topology: str, names: Collection[str] | None = None, *, at_ms: int | None = None
 ) -> list[Row]:
-    """Returns the rows of INCIDENTS, the oldest first; only those with these *names*, if any are given.
+    """Returns the rows of INCIDENTS at *at_ms* (epoch ms; None is now), the oldest first.
 
-    *at_ms* is epoch ms; None: by all that is known.
+    *names* limits them to these incidents; None returns all.
     """
     return tables.ask(INCIDENTS + NAMED, [topology, at_ms, None if names is None else [*names]]).objects
 
 
 def open_incidents(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
-    """Returns the rows of INCIDENTS that are open at *at_ms*, epoch ms; None: by all that is known."""
+    """Returns the rows of INCIDENTS that are open at *at_ms* (epoch ms; None is now)."""
     return tables.ask(INCIDENTS + OPEN, [topology, at_ms]).objects
 
 
 def newest_incidents(tables: Tables, topology: str, most: int, *, at_ms: int | None = None) -> list[Row]:
-    """Returns at most so many rows of INCIDENTS at *at_ms* (epoch ms), open ones first, then the newest.
-
-    None: by all that is known.
-    """
+    """Returns at most *most* rows of INCIDENTS at *at_ms* (epoch ms; None is now), open ones first, then the newest."""
     return tables.ask(INCIDENTS + NEWEST, [topology, at_ms, most]).objects
 
 
 def state_in_words(state: str) -> str:
-    """Returns the state `now` of an incident, as it follows the name of an SLA.
+    """Returns the state `now` of an incident as a clause that follows the name of its SLA.
 
     >>> state_in_words("error"), state_in_words("passes since 12:02, resolves at 12:12 if it holds")
     ('is broken', 'passes since 12:02, resolves at 12:12 if it holds')

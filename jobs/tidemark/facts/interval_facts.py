@@ -1,8 +1,8 @@
-"""Queries the facts of a page about an interval.
+"""Queries the facts of the page about an interval.
 
-Facts of windows are those of the windows that were open at some time in the interval, and a chart has those that end in
-it (record time); outcomes and watermarks are those of its finish clock, and latencies those of the minutes that it
-overlaps. Instants are epoch ms, lengths ms.
+Which rows belong to the interval depends on their kind. Windows count if they were open at some time in the interval;
+a chart shows those that end in it (record time). Outcomes and watermarks count by the finish clock of their batch.
+Latencies come by the minute, and count if their minute overlaps the interval. Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
@@ -21,26 +21,23 @@ from tidemark.semantics.critical_path import FINISHED_MS
 from tidemark.semantics.quantiles import MEDIAN, median_sql, place_sql, quantile_sql
 
 PLACES = 150
-"""Places of a chart's time axis that readers can distinguish."""
+"""The time axis of a chart has at most this many cells, the places, since readers can distinguish no more."""
 LISTED = 20
-"""Number of windows that are listed, the slowest ones."""
+"""At most this many windows are listed, the slowest ones."""
 SPANS_SHOWN = 1_000
-"""Most spans in which a partition was not active.
-
-They are the longest ones.
-"""
+"""At most this many spans in which a partition was not active are shown, the longest ones."""
 
 
 def _holds(column: str) -> str:
-    """Returns a predicate: *column* is in [$2, $3), epoch ms."""
+    """Returns the SQL condition that the timestamp *column* is in [$2, $3), epoch ms."""
     return f"{column} >= make_timestamptz($2 * 1000) AND {column} < make_timestamptz($3 * 1000)"
 
 
 def _was_open(window_end: str = "window_end") -> str:
-    """Returns a predicate: a window that has a path was open at some time in [$2, $3), epoch ms.
+    """Returns the SQL condition that a window with a path was open at some time in [$2, $3), epoch ms.
 
-    It ended in that time, or before and an operator finished it since, or has not finished it. Of the latter kind are
-    those of the day before: reports do not look at older ones again.
+    Such a window ended in that time. Or it ended before, and an operator finished it in that time or has still not
+    finished it. Unfinished windows go back one day, since reports do not look at older ones again.
     """
     return f"""{window_end} IN (
         SELECT window_end FROM critical_paths
@@ -61,7 +58,7 @@ SUMMARY = f"""
            CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms
     FROM critical_paths WHERE topology = $1 AND {OPEN}
 """
-"""Selects what is said of all windows."""
+"""Selects the numbers that the page shows about all windows together."""
 _WINDOW = """
     epoch_ms(window_end) AS end_ms, latency_ms, coalesce(waited_ms, 0) AS waited_ms,
     coalesce(queued_ms, 0) AS queued_ms, latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms,
@@ -77,9 +74,9 @@ JUDGED = f"""
     GROUP BY sla, operator, quantile, limit_ms
     ORDER BY count(*) FILTER (broken) DESC, max(value_ms) / limit_ms DESC, sla
 """
-"""Selects the SLAs by which windows were judged, with the longest of the measured lengths.
+"""Selects the SLAs by which windows were judged, with the longest measured length of each.
 
-`unjudged`: the closed windows that the SLA did not judge, whatever its limit.
+`unjudged` is the number of closed windows that the SLA did not judge.
 """
 SLOWEST = f"""
     SELECT {_WINDOW}, verdicts, (
@@ -97,10 +94,9 @@ SPENT = f"""
     QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms) = {place_sql("count(*) OVER place", MEDIAN)}
     ORDER BY end_ms
 """
-"""Selects the window of median age of each place.
+"""Selects for each place of the time axis the window of median age (as in `semantics.quantiles`).
 
-`over_sla`: a window of the place broke the limit of an SLA. `longest_ms`: the longest age of its windows. The median is
-that of `semantics.quantiles`.
+`over_sla` is true if any window of the place broke the limit of an SLA. `longest_ms` is the longest age of its windows.
 """
 MEASURED_STEPS = """(
     SELECT s.* REPLACE (
@@ -116,7 +112,7 @@ MEASURED_STEPS = """(
         GROUP BY ALL
     ) AS p USING (topology, window_start, window_end, operator)
 )"""
-"""The rows of critical_path_steps, with the work of inputs, as `described_window` has it for one window."""
+"""SQL: the rows of critical_path_steps with the work of inputs, which `described_window` computes for one window."""
 OPERATORS = f"""
     SELECT operator, {median_sql("latency_ms")} AS latency_ms, {median_sql("worked_ms")} AS worked_ms,
            count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
@@ -139,7 +135,7 @@ CAUSES = f"""
     WHERE topology = $1 AND {_holds("checked_at")} AND verdict IN ('warn', 'error') AND cause IS NOT NULL
     GROUP BY sla, cause, cause_operator, cause_partition ORDER BY checks DESC, sla, cause
 """
-"""Selects the causes that checks of the interval have found, as the newest of them explains each."""
+"""Selects the causes that checks of the interval have found, each with the explanation of the newest check."""
 EMISSION = f"""
     SELECT operator, epoch_ms(batches.finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
            sum(suppressed)::BIGINT AS suppressed
@@ -200,10 +196,10 @@ SPANS = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """The facts about *topology* in *interval*.
+    """The facts about `topology` in `interval`: rows of the queries of this file, under the names of the queries.
 
-    Rows are those of the queries above. There is one measurement for each `place_ms` on the axis of a chart. `changes`
-    are those of the interval and of the week before it, with which its numbers are compared.
+    The time axis of a chart has places of `place_ms`, with one measurement each. `changes` are changes of the topology
+    in the interval, or in the week before it, with which its numbers are compared.
     """
 
     topology: Topology
@@ -225,7 +221,7 @@ class PageFacts:
 
     @property
     def latency_place_ms(self) -> int:
-        """Length of a place of latencies: whole minutes, as in rollups."""
+        """The length of a place in charts of latencies, in whole minutes as in rollups, ms."""
         return _whole_minutes(self.place_ms)
 
 
@@ -234,9 +230,9 @@ def _whole_minutes(length_ms: int) -> int:
 
 
 def page_facts(tables: Tables, topology: Topology, interval: Interval, *, now_ms: int | None = None) -> PageFacts:
-    """Queries the facts of *interval*, with inert texts.
+    """Queries the facts of *interval*; texts in them are inert, so that a page shows no markup of others.
 
-    Partitions have lags until the interval's end, or until *now_ms*, epoch ms, if the interval goes on.
+    Lags of partitions go to the end of the interval, or to *now_ms* (epoch ms) if the interval has not ended.
     """
     until_ms = interval.end_ms if now_ms is None else min(now_ms, interval.end_ms)
 
@@ -246,7 +242,7 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval, *, now_ms
 
     terminals = list(topology.terminals)
     sources = [name for name, names in topology.upstreams.items() if not names]
-    # Whole seconds, rounded up: there are PLACES of them or fewer.
+    # Whole seconds, rounded up, so that there are at most PLACES.
     place_ms = max(1_000, -(-interval.length_ms // PLACES // 1_000) * 1_000)
     return PageFacts(
         topology=topology,

@@ -1,11 +1,12 @@
-"""Keeps rows of Delta tables between scrapes, and reads only new files.
+"""Keeps rows of Delta tables between scrapes of metrics, and reads only new files.
 
-Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged warehouse should read no table.
-How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others
-were removed. As long as the newest file of the log is the same, nothing is read but its name, inode and time. Rows that
-no metric needs are not kept, and no rows of a table that was removed and made anew.
-Of the facts that are still in a journal it reads those of tables that drivers write once a minute (COMING), whenever
-`batches` is new. Drivers write the others within ten seconds.
+Prometheus scrapes every few seconds, and a scrape of an unchanged warehouse should read no table. The files of a Delta
+table never change. So each is read once, and its rows are kept, until a file of the table is removed. While the newest
+file of a log is the same, only its name, inode and time are looked at. Rows that no metric needs are dropped, and so
+are the rows of a table that was removed and made anew.
+
+Some tables are written once a minute (COMING). Their rows are also read from the journal, whenever `batches` has a new
+version. Drivers write the other tables within ten seconds.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ KEPT = {
     HEARTBEATS.name: "beat_at",
     SLA_RESULTS.name: "checked_at",
 }
-"""Tables that need only rows of the last KEPT_FOR, by their instant."""
+"""Tables of which only the rows of the last KEPT_FOR are needed, with the column of their instant."""
 KEPT_FOR = timedelta(minutes=65)
-"""Counters begin with an hour, and quantiles need five minutes before it."""
+"""Counters start with the last hour, and quantiles need the five minutes before it."""
 DROPPED_EVERY = timedelta(minutes=5)
-"""Older rows are dropped together, because the others are copied then."""
+"""Dropping rows copies the others, so older rows are dropped only when they span this much time."""
 NEWEST = {COMPLETENESS.name: ("operator", "interval_start")}
-"""Tables that need only the newest row of these columns."""
+"""Tables of which only the newest row for each value of these columns is needed."""
 COMING = frozenset({PARTITION_BATCHES.name})
-"""Tables whose rows are read from the journal, too.
+"""Tables whose rows are also read from the journal.
 
-They need all rows of the batches of the last AHEAD, and of each partition the newest earlier one, also with a
-`latest_offset`.
+All rows about batches of the last AHEAD are needed. Of earlier ones, each partition needs the newest row, and the
+newest with a `latest_offset`.
 """
 AHEAD = timedelta(minutes=5)
-"""A batch counts when its driver's finish clock is no later than ours, which may be behind by so much."""
+"""Our clock may be this much behind the finish clocks of drivers; a batch counts once our clock has reached it."""
 COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         BATCHES.name: frozenset(
@@ -81,7 +82,7 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
     }
 )
-"""Columns of wide tables that metrics need; of others all are read."""
+"""The columns of wide tables that metrics need; of other tables all columns are read."""
 
 
 Version = LogFile
@@ -89,10 +90,10 @@ Version = LogFile
 
 
 class _KeptTable(NamedTuple):
-    """The needed *rows* of *files*, as of the first of *versions*.
+    """What is kept of a table: the needed `rows` of its `files`.
 
-    *files* is None if delta-rs had to read them. The second version is that of `batches`, with which *coming* reads the
-    rows of a journal.
+    The first of `versions` is that of the table. A table of COMING has a second one, that of `batches`, with which
+    `coming` read the rows of the journal. `files` is None if delta-rs had to read the table.
     """
 
     versions: tuple[LogFile, ...]
@@ -113,10 +114,9 @@ class TableRows:
 
 
 class TableSnapshot:
-    """Reads the rows of tables that metrics need, each file once.
+    """The tables that metrics need, each in the newest version at the time of the first question.
 
-    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier ones, and
-    *logs* what was read of logs.
+    *kept* has the rows of earlier versions, and *logs* what was read of the logs. Both are updated.
     """
 
     def __init__(self, kept: dict[Path, _KeptTable], logs: dict[Path, ReadLog]) -> None:
@@ -131,13 +131,13 @@ class TableSnapshot:
         return self._logs[path]
 
     def opener_of_kept(self, home: Path) -> Opener:
-        """Returns the opener of kept rows of the stream in *home*."""
+        """Returns an opener of the tables of the stream in *home* that reads kept rows."""
         return lambda table, name: self.rows(table, home / name).lazy()
 
     def rows(self, table: Table, path: Path) -> pl.DataFrame:
         """Returns the rows of *table* at *path* that metrics need.
 
-        A table that is not there has none. Of `latency_minutes` there is a row for each bucket.
+        A missing table has none. `latency_minutes` comes with a row for each bucket.
         """
         of_batches = [self.version(path.with_name(BATCHES.name))] if table.name in COMING else []
         versions = (self.version(path), *of_batches)
@@ -148,7 +148,7 @@ class TableSnapshot:
 
     def _read(self, table: Table, path: Path, versions: tuple[LogFile, ...], kept: _KeptTable | None) -> _KeptTable:
         none, version = _none(table.name), versions[0]
-        # In an object store drivers write all facts once a minute, and each entry would be a request.
+        # In an object store each journal entry costs a request, so only the tables are read there.
         has_coming = table.name in COMING and not isinstance(path, ObjectPath)
         coming = ComingRows(path.parent, table.name) if has_coming else None
         no_files = frozenset[str]()
@@ -161,7 +161,7 @@ class TableSnapshot:
         # These tables have no partition columns.
         files = None if snapshot is None else snapshot.data_files.keys()
         known = None if kept is None else kept.files
-        # Rows of a removed file are in others, or nowhere any more.
+        # If a file was removed, its rows are in other files or gone, and everything is read anew.
         is_longer = known is not None and files is not None and known <= files
         old = kept if kept is not None and is_longer else nothing
         rows_of_journal = old.coming.take() if old.coming else None
@@ -172,7 +172,7 @@ class TableSnapshot:
             names = sorted(files - (old.files or no_files))
             stored = rows_of_files([f"{path}/{name}" for name in names], none.schema).collect()
         new.append(_flat(stored))
-        # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
+        # Without `rechunk` the frame gets another chunk with each scrape, and all operations on it get slower.
         rows = pl.concat([old.rows, *new], rechunk=True)
         batches = partial(self.rows, BATCHES, path.with_name(BATCHES.name))
         return _KeptTable(versions, files, _needed(table, rows, batches), old.coming)
@@ -186,10 +186,7 @@ def _none(table: str) -> pl.DataFrame:
 
 
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with the columns of *none*.
-
-    Those that were written before a column was added lack it.
-    """
+    """Returns *rows* with the columns of *none*, and with nulls for columns that were added after they were written."""
     if rows.schema == none.schema:
         return rows
     lacking = omit(none.schema, rows.columns)
@@ -199,13 +196,13 @@ def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _flat(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with a row for each of their buckets, if they have any."""
-    # A file is read once, but a metric counts its buckets again whenever the table has grown.
+    """Returns *rows* with a row for each bucket, if they have buckets."""
+    # A file is read once, but its buckets are counted whenever the table has grown: so they are unpacked here.
     return in_rows(rows.lazy()).collect() if "buckets" in rows.columns else rows
 
 
 def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    """Returns those of *rows* that are needed beside the kept *batches* of the stream."""
+    """Returns those of *rows* that metrics still need; *batches* returns the kept rows of `batches` of that stream."""
     newest_at: Any
     if rows.is_empty():
         return rows
@@ -227,9 +224,12 @@ def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.DataFrame
 
 
 def _newest_of_partitions(rows: pl.DataFrame, *, until_batch: int) -> pl.DataFrame:
-    """Returns the newest *rows* of each partition up to a batch, and all later ones."""
+    """Returns all *rows* after the batch *until_batch*, and before that the newest of each partition.
+
+    If the newest row has no `latest_offset`, the newest with one is kept, too.
+    """
     is_later, was_asked = pl.col("batch_id") > until_batch, pl.col("latest_offset").is_not_null()
     marked = rows.lazy().with_columns(later_batch=pl.when(is_later).then("batch_id"), was_asked=was_asked)
-    each = [*PLACE, "was_asked", "later_batch"]
-    newest = marked.sort("batch_id", maintain_order=True).unique(each, keep="last", maintain_order=True)
+    columns = [*PLACE, "was_asked", "later_batch"]
+    newest = marked.sort("batch_id", maintain_order=True).unique(columns, keep="last", maintain_order=True)
     return newest.drop("was_asked", "later_batch").collect()

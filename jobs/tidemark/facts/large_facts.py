@@ -1,6 +1,6 @@
-"""Reads facts in Spark's tasks, without those that only a journal has.
+"""Reads facts in Spark's tasks, for reports that would need too much memory in one process.
 
-The reports do so where there are too many for one process.
+Rows that are still in a journal are not among them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tidemark.spark_session import in_groups, session
 
 
 def by_minute(files: Sequence[str], minutes: Collection[Interval]) -> pl.DataFrame:
-    """Returns `kernels.reports.rollups.by_minute` of the rows in *files* of `latency_minutes`.
+    """Returns the latencies of each operator and minute, as `kernels.reports.rollups.by_minute` does.
 
-    A column that a file lacks is null. A task has the rows of one operator and minute at a time. Spark is started, and
-    left running.
+    A task reads the rows of one operator and minute at a time. A column that a file lacks is null. Spark is started,
+    and left running.
 
     Args:
-        files: paths of the data files.
-        minutes: of the finish clock, that are counted.
+        files: paths of data files of `latency_minutes`.
+        minutes: the minutes of the finish clock that are counted.
     """
     spark = session("tidemark-rollup")
     schema = rows_of(spark, LATENCY_MINUTES.name, ()).schema
@@ -46,6 +46,6 @@ def by_minute(files: Sequence[str], minutes: Collection[Interval]) -> pl.DataFra
 
 
 def finished_windows(layout: Layout, topology: str, ends: Interval) -> DataFrame:
-    """Returns the rows of `operator_windows` that end in *ends*. Spark is started, and left running."""
+    """Returns the rows of `operator_windows` whose window ends in *ends*. Spark is started, and left running."""
     windows = read_table(session("tidemark-critical-path"), layout, topology, OPERATOR_WINDOWS)
     return windows.where(ends.holds("window_end"))

@@ -1,9 +1,9 @@
-"""Reads the facts about latency that rollups count.
+"""Reads the facts about latency that rollups count, and how far they have counted.
 
-Files are selected by the statistics in the log. The progress of the rollup is in its own log, as transactions of
-Delta. `rollup/<topology>/<sub_topology>` is the newest batch that it has counted. `…/rows` is the number of rows
-that the files ending with that batch had. Operators of a team's own query write the facts of a batch one after the
-other, so the newest batch may have got more rows since.
+Files are chosen by the statistics in the log. The rollup keeps its progress in its own Delta log, as two transactions
+for each stream. `rollup/<topology>/<sub_topology>` is the newest batch that it has counted. `…/rows` is how many rows
+the files had that end with that batch: operators of a team's own query write the facts of a batch one after the other,
+so that the batch may have got more rows since.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.storage.delta.datasets import rows_of_files
 from tidemark.storage.warehouse import is_table, stream_tables
 
 SPARK_ABOVE = 200_000
-"""Most rows of an hour that one process counts by itself; a row has about a hundred buckets."""
+"""An hour with more rows than this is counted by Spark, and otherwise in this process; a row has about 100 buckets."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class LatencyFacts:
     """The facts about latency of one sub-topology.
 
     Attributes:
-        topology: its name.
-        sub_topology: its name.
+        topology: the name of the topology.
+        sub_topology: the name of the sub-topology.
         files: a row for each data file: `path`, `num_records`, and minimum and maximum of `batch_id` and `finished_at`.
-        newest: the newest batch that is there.
-        oldest: the oldest batch that is left.
+        newest: the newest batch with facts.
+        oldest: the oldest batch whose facts were not deleted yet.
     """
 
     topology: str
@@ -47,21 +47,18 @@ class LatencyFacts:
     oldest: int
 
     def new_minutes(self, rollup: DeltaTable) -> set[int]:
-        """Returns the minutes with facts that *rollup* lacks.
-
-        They are minutes of the finish clock, epoch ms.
-        """
-        had = self._had_by(rollup)
-        rows = _rows(self._files(pl.col("max.batch_id") > had)).filter(pl.col("batch_id") > had)
+        """Returns the minutes (finish clock, epoch ms) with facts that *rollup* has not counted."""
+        counted = self._counted_by(rollup)
+        rows = _rows(self._files(pl.col("max.batch_id") > counted)).filter(pl.col("batch_id") > counted)
         minute = pl.col("finished_at").dt.truncate("1m").dt.epoch("ms").unique()
         return set(rows.select(minute).collect(engine="streaming").to_series())
 
     def by_minute(self, minutes: Collection[Interval], spark_above: int) -> pl.DataFrame:
         """Counts the facts that finished in *minutes*, by task.
 
-        Spark counts them if their files have more rows than *spark_above*. It is started then, and left running.
+        If the files have more rows than *spark_above*, Spark is started to count them, and left running.
         """
-        # The rows of a file finished between these two instants.
+        # All rows of a file finished between these two instants.
         least, largest = pl.col("min.finished_at").dt.epoch("ms"), pl.col("max.finished_at").dt.epoch("ms")
         touches = [(largest >= minute.start_ms) & (least < minute.end_ms) for minute in minutes]
         files = self._files(pl.any_horizontal(pl.lit(value=False), *touches))
@@ -73,26 +70,26 @@ class LatencyFacts:
         return by_minute(_rows(files).select(FACTS), minutes, engine="streaming")
 
     def marks(self, rollup: DeltaTable, now: Collection[LatencyFacts]) -> dict[str, int]:
-        """Returns the transactions by which *rollup* has counted these facts.
+        """Returns the transactions that say that *rollup* has counted these facts.
 
-        There are none if it has counted newer facts of *now*.
+        There are none if another run has counted newer facts meanwhile. *now* are the facts as they are now.
         """
-        newest_now = max((part.newest for part in now if part.sub_topology == self.sub_topology), default=-1)
-        # A mark beyond all facts is that of a table that was begun anew.
+        newest_now = max((facts.newest for facts in now if facts.sub_topology == self.sub_topology), default=-1)
+        # A mark beyond all facts comes from before the tables were begun anew.
         had_newer = self.newest < (rollup.transaction_version(self._app) or 0) <= newest_now
         return {} if had_newer else self._marks(self.newest)
 
     def _files(self, are_read: pl.Expr) -> pl.DataFrame:
-        """Returns the files that *are_read*.
+        """Returns the files for which the condition *are_read* is true.
 
-        A file for which *are_read* is null is included: its log lacks statistics.
+        It is null for a file without statistics in the log. Such a file is read, too.
         """
         return self.files.filter(are_read.fill_null(value=True))
 
-    def _had_by(self, rollup: DeltaTable) -> int:
+    def _counted_by(self, rollup: DeltaTable) -> int:
         """Returns the newest batch of which *rollup* has counted every row.
 
-        -1: there is none, or the table was begun anew.
+        -1 if there is no such batch, or if the tables were begun anew.
         """
         batch_id = rollup.transaction_version(self._app)
         if batch_id is None or batch_id > self.newest:
@@ -102,6 +99,7 @@ class LatencyFacts:
         return int(batch_id) if marks == {app: rollup.transaction_version(app) for app in marks} else batch_id - 1
 
     def _marks(self, batch_id: int) -> dict[str, int]:
+        """Returns the transactions of a rollup that has counted all rows up to a batch."""
         rows = self.files.filter(pl.col("max.batch_id") == batch_id).select(pl.sum("num_records")).item()
         return {self._app: batch_id, f"{self._app}/rows": rows}
 
@@ -115,7 +113,7 @@ def _app(topology: str, sub_topology: str) -> str:
 
 
 def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]) -> dict[str, int]:
-    """Returns the newest batch that the rollup has counted, by sub-topology."""
+    """Returns the newest batch that the rollup has counted, by sub-topology; those without one are left out."""
     path = layout.report_table(topology, LATENCY_ROLLUP.name)
     if not is_table(path):
         return {}
@@ -125,7 +123,7 @@ def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]
 
 
 def facts_of(layout: Layout, topology: str) -> list[LatencyFacts]:
-    """Returns the facts of each sub-topology of *topology* that has any."""
+    """Returns the facts about latency of each sub-topology that has some."""
     by_sub_topology = []
     for path in stream_tables(layout, topology, LATENCY_MINUTES.name):
         files = _files(path)
@@ -136,10 +134,7 @@ def facts_of(layout: Layout, topology: str) -> list[LatencyFacts]:
 
 
 def _files(table: Path) -> pl.DataFrame:
-    """Returns the data files of *table* with their statistics.
-
-    The frame is empty if there is no file.
-    """
+    """Returns the data files of *table* with their statistics; an empty frame without files."""
     files = files_in_log(table)
     if files.is_empty():
         return files

@@ -1,7 +1,7 @@
-"""Merges latencies into quantiles for the places of a chart's time axis.
+"""Merges latencies into quantiles for the places of a chart's time axis, which are cells of equal length.
 
-A quantile of several minutes comes from their buckets, and is as exact as that of one. Lengths are ms, instants epoch
-ms of the finish clock.
+A quantile of several minutes is computed from their buckets, and is as exact as that of one minute. Lengths are ms,
+instants epoch ms of the finish clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PROMISED = """
 
 
 class ChartSpan(StrEnum):
-    """The time before now that charts cover."""
+    """How much time before now charts cover."""
 
     HOUR = "hour"
     DAY = "day"
@@ -51,13 +51,13 @@ class ChartSpan(StrEnum):
 
     @property
     def length_ms(self) -> int:
-        """Its length; a month has 30 days."""
+        """The length of the time, ms; a month has 30 days."""
         days_ms = Grain.DAY.length_ms
         return {ChartSpan.HOUR: Grain.HOUR.length_ms, ChartSpan.DAY: days_ms, ChartSpan.MONTH: 30 * days_ms}[self]
 
     @property
     def read_from(self) -> str:
-        """What its latencies are read from, for people.
+        """Where the latencies are read from, as people read it.
 
         >>> [span.read_from for span in ChartSpan]
         ['facts of batches', 'minutes that reports have rolled up', 'hours that reports have rolled up']
@@ -68,30 +68,30 @@ class ChartSpan(StrEnum):
 
     @property
     def place_ms(self) -> int:
-        """Length of a place of the axis, ms."""
+        """The length of a place of the time axis, ms."""
         return {ChartSpan.HOUR: 60_000, ChartSpan.DAY: 900_000, ChartSpan.MONTH: 21_600_000}[self]
 
 
 def rolled_up_grain(length_ms: int) -> Grain:
-    """Returns the grain of the rollups from which latencies of a time of *length_ms* are merged."""
+    """Returns which rollups are merged for a time of *length_ms*: minutes up to two days, and hours beyond that."""
     return Grain.MINUTE if length_ms <= 2 * Grain.DAY.length_ms else Grain.HOUR
 
 
 def latencies_in_places(
     tables: Tables, topology: str, operators: Sequence[str], interval: Interval, place_ms: int, *, is_rolled_up: bool
 ) -> list[Row]:
-    """Returns quantiles of the end-to-end latency for each place.
+    """Returns quantiles of the end-to-end latency for each place of the time axis.
 
     Args:
-        tables: of the warehouse.
-        topology: its name.
-        operators: the operators that are wanted.
-        interval: of the finish clock; of rollups, the minutes or hours that overlap it.
-        place_ms: length of a place: a multiple of a minute, and of an hour for more than two days.
-        is_rolled_up: whether the minutes are in rollups; otherwise the facts of batches are read.
+        tables: the tables of the warehouse.
+        topology: the name of the topology.
+        operators: the operators whose latencies are wanted.
+        interval: the time, by the finish clock. Minutes or hours of rollups count if they overlap it.
+        place_ms: the length of a place, a multiple of a minute, and beyond two days of an hour.
+        is_rolled_up: whether to read rollups; otherwise the facts of batches are read.
 
     Returns:
-        Rows with `operator`, `at_ms`, `n`, the quantiles and the promised latency, by operator and time.
+        Rows with `operator`, `at_ms`, `n`, the quantiles and the promised latency, sorted by operator and time.
     """
     where = [interval.end_ms, place_ms, list(operators)]
     if is_rolled_up:

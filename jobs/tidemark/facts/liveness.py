@@ -1,4 +1,4 @@
-"""Reads what is known of the drivers of a topology, for callers without its other facts."""
+"""Reads the facts about the drivers of a topology, for callers that need no other facts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidemark.model.topology import Topology
 def drivers_of(
     layout: Layout, topology: Topology, *, at_ms: int, stored: Stored | None = None
 ) -> dict[str, HeartbeatFacts]:
-    """Returns the facts about the driver of each stream of *topology* at *at_ms* (epoch ms), by its name.
+    """Returns the facts about the drivers of each stream at *at_ms* (epoch ms), by the name of the sub-topology.
 
-    They are read from the tables that were *stored* when others asked; None: as they are now.
+    *stored* are tables that were opened already; None opens the newest versions.
     """
     opened = stored or Stored()
     drivers: dict[str, HeartbeatFacts] = {}

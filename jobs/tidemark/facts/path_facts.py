@@ -1,8 +1,7 @@
-"""Queries the critical paths that the reports have found.
+"""Queries the critical paths that reports have found, as one object for each window.
 
-There is one object per window, for people, programs and pages.
-
-The names of the fields are a promise: docs/reports.md has them. Lengths are whole ms, instants timestamps in UTC.
+Pages, commands and programs read these objects: the names of their fields are promised in docs/reports.md. Lengths are
+whole ms, instants timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tidemark.semantics.critical_path import FINISHED_MS, STANDS_STILL, LatencyS
 from tidemark.semantics.segments import SegmentOwner
 
 UNFINISHED = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(STANDS_STILL)))
-"""SQL: an operator stands still before the window of a row of critical_paths."""
+"""SQL: some operator has not come to the window of a row of critical_paths."""
 WINDOWS = f"""
     SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
            latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms,
@@ -53,25 +52,24 @@ CLOSED = """
 def windows_with_paths(
     tables: Tables, topology: str, *, at_ms: int | None = None, last: int = 1, finished_by_ms: int | None = None
 ) -> list[Row]:
-    """Returns the paths of closed windows, oldest first.
-
-    Each has `steps`, `off_path`, `leaves`, and `parts` of its age at its leaf.
+    """Returns closed windows with their paths, oldest first, each as `described_window` does.
 
     Args:
-        tables: of the warehouse.
-        topology: its name.
-        at_ms: only the window that contains this instant of record time, epoch ms; None: any.
-        last: so many windows at most, the newest ones.
-        finished_by_ms: only windows that all operators on their path had finished at this instant, epoch ms; None: any.
+        tables: the tables of the warehouse.
+        topology: the name of the topology.
+        at_ms: an instant of record time, epoch ms, that the window must contain; None takes any window.
+        last: at most this many windows are returned, the newest ones.
+        finished_by_ms: an instant, epoch ms, at which all operators on the path must have finished the window; None
+            takes any window.
 
     Raises:
-        InvalidArgument: there is none; the message has the remedy.
+        InvalidArgument: there is no such window; the message says what to do.
     """
     windows = tables.ask(WINDOWS, [topology, at_ms, last, finished_by_ms]).objects[::-1]
     if not windows:
         raise InvalidArgument(_explain_no_path(tables, topology, at_ms))
     ends = [window["window_end"] for window in windows]
-    # One query a table for all windows, not one a window.
+    # Each table is asked once for all windows.
     steps = _group_by_window(tables.ask(STEPS, [topology, ends]).objects)
     parts = _group_by_window(tables.ask(PARTS, [topology, ends]).objects)
     described: list[Row] = []
@@ -82,13 +80,13 @@ def windows_with_paths(
 
 
 def physical_name(step: Mapping[str, Any]) -> str:
-    """Returns *step*'s operator with the task waited for: `carrier_state[shard 3]`."""
+    """Returns the operator of *step* with the task that it waited for: `carrier_state[shard 3]`."""
     operator, task = step["operator"], step["task"]
     return f"{operator}[{task}]" if task else str(operator)
 
 
 def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """Formats the physical path; None if no step has several tasks."""
+    """Returns the path with the task of each step as text; None if no step names a task."""
     if not any(step["task"] for step in steps):
         return None
     walk: list[PathStep] = []
@@ -99,20 +97,21 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = ()) -> Row:
-    """Returns *window* with its path and all that is known about it.
+    """Returns *window* with its path, the steps on and off it, the paths of other leaves, and the parts of its age.
+
+    As in Apex, an input has the latency 0. Its work on the window, `worked_ms`, comes from the parts of the age. A part
+    of 0 ms has no row: so an input on the path without a part has worked 0 ms if all parts are known, and otherwise its
+    work is not known (None).
 
     Args:
-        window: the columns of WINDOWS.
-        steps: those of STEPS, in the order of the path.
-        parts: those of PARTS.
-
-    The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age: 0 where all parts
-    of the age are known and none is that of the input on the path, as a part of 0 ms has no row. None: it is not known.
+        window: a row of WINDOWS.
+        steps: rows of STEPS about the window, in the order of the path.
+        parts: rows of PARTS about the window.
     """
     worked_ms = Counter[str]()
     for part in parts:
         if part["owner"] == SegmentOwner.OPERATOR:
-            # With shards the detail names the shard, too.
+            # With shards, the detail is the operator and the shard.
             worked_ms[part["detail"].split(" ")[0]] += part["ms"]
     is_known = bool(parts) and all(part["owner"] != "unknown" for part in parts)
     steps_by_name: dict[str, PathStep] = {}
@@ -123,7 +122,7 @@ def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (
             known_ms = 0 if is_known and row["step"] is not None else None
             row["worked_ms"] = worked_ms.get(row["operator"], known_ms)
         if row["step"] is None:
-            # Only operators of the path have a place and a share in it.
+            # Only operators on the path have a position and a share in it.
             off_path.append(_without(row, "step", "share"))
         else:
             on_path.append(row)
@@ -133,7 +132,7 @@ def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (
         "physical_path": physical_path(on_path),
         "steps": on_path,
         "off_path": off_path,
-        # A reader who found no table of steps yet may see a window of the first report.
+        # While the first report writes, its windows may be visible before its steps.
         "leaves": [
             leaf | _walk(path_to(leaf["leaf"], steps_by_name))
             for leaf in window["leaves"] or ()
@@ -165,7 +164,7 @@ def _walk(path: Path) -> Row:
 
 
 def _group_by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
-    """Groups *rows* by their window, and removes its column."""
+    """Returns *rows* by the end of their window, without that column, which is removed from them."""
     by_window: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         by_window[row.pop("window_end")].append(row)
@@ -173,8 +172,7 @@ def _group_by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
 
 
 def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
-    """Says why there is no path to show, and what to do."""
-    # The remedy depends on how far the reports have come.
+    """Returns why there is no path to show, and what to do, as the message of an error."""
     (counts,) = tables.ask(CLOSED, [topology]).objects
     if not counts["seen"]:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"

@@ -1,9 +1,9 @@
-"""Finds complete intervals to publish, and records those that were published.
+"""Finds the complete intervals that are still to be published as events of Airflow's assets.
 
-An interval is published once when it is complete, and once more for a larger count of reopenings. The record is the
-table `published_intervals`: one row for each publication, with the run that made it. Rows of the newest run count only
-if its task has succeeded, because Airflow creates the events of a task in the transaction that makes it succeed.
-Instants are those of `completeness`; `published_at` is the clock of the caller.
+An interval is published when it is complete, and again each time it was reopened since. The table `published_intervals`
+has one row for each publication, with the run that made it. Rows of the newest run count only if its task has
+succeeded, because Airflow creates the events of a task in the transaction that makes it succeed. Instants are those of
+`completeness`; `published_at` is the clock of the caller.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import COMPLETENESS, PUBLISHED_INTERVALS
 
 MOST = 24
-"""Most intervals of a table that one task publishes.
+"""One task publishes at most this many intervals of a table.
 
-All events of an asset in one task have the same extra, so that its size grows with the square of this.
+All events of an asset in one task carry the same extra, with all of these intervals: the size of all events together
+grows with the square of this number.
 """
 DUE = """
     SELECT sub_topology, "table", interval_start, interval_end, complete_at, records, by_idleness, reopenings, cause
@@ -38,23 +39,17 @@ PUBLISHED = """
 
 
 def completeness_versions(layout: Layout, topology: str, streams: Iterable[str]) -> dict[str, int]:
-    """Returns the version of `completeness` of each of *streams*.
-
-    It is -1 while a stream has no such table.
-    """
+    """Returns the version of the table `completeness` of each of *streams*; -1 for a stream without that table."""
     return {stream: newest_version(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
 
 
 def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[dict[str, Any]]:
-    """Returns the intervals of *topology* to publish, the oldest first.
-
-    They are rows of `complete_intervals` as objects, at most *most* of each table.
-    """
+    """Returns the intervals of *topology* to publish, oldest first: rows of DUE, at most *most* of each table."""
     return answers_over(layout.warehouse, topology).ask(DUE, [topology, most]).objects
 
 
 def published_at(layout: Layout, topology: str, table: str) -> dict[datetime, datetime]:
-    """Returns when the newest event of each interval of *table* was published, by the start of the interval."""
+    """Returns when each interval of *table* was published last, by the start of the interval."""
     return dict(answers_over(layout.warehouse, topology).ask(PUBLISHED, [topology, table]).rows)
 
 

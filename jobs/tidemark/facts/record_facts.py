@@ -1,6 +1,6 @@
-"""Reads what tables and journal say of a batch or a place.
+"""Reads what the tables and the journal of a stream say of a batch or of a single record.
 
-A question names a batch, a place or a time, so that most files of a table are not read.
+Each question names a batch, the offset of a record or a time, so that most files of a table are not read.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ Row = Mapping[str, Any]
 
 
 class StreamEvidence:
-    """The facts of *stream*, read as they are asked for."""
+    """The facts of *stream*; each is read when it is first asked for."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._facts = FactTables(stored_in(stream.home), NEVER_MS)
         self._tables: dict[str, DeltaTable | None] = {}
         self._scans: dict[str, pl.LazyFrame] = {}
-        # All operators of a stream ask the same of a batch or a place.
+        # All operators of a stream ask the same of a batch or a record.
         self._operators: dict[int, pl.DataFrame] = {}
         self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
 
     @property
     def home(self) -> Path:
-        """The folder of its tables."""
+        """The folder of the stream's tables."""
         return self.stream.home
 
     def rows(self, table: Table, *where: pl.Expr, name: str = "", columns: Collection[str] = ()) -> pl.DataFrame:
-        """Returns the rows of *table* for which *where* holds, oldest batch first.
+        """Returns the rows of *table* that fulfil all of *where*, oldest batch first.
 
-        Only *columns* are read; without any, all are.
+        *name* is that of the table if it is not the declared one, as for hops. Without *columns* all are read.
         """
         found = self._facts.scan(table, name, where=where)
         rows = (found.select(columns) if columns else found).collect()
@@ -72,15 +72,17 @@ class StreamEvidence:
         return rows.sort(order, maintain_order=True)
 
     def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
-        """Returns rows of the table *name* of a sink.
+        """Returns the rows of the table *name* of a sink that fulfil all of *where*.
 
-        Of a table with current rows they are those of its view: rows that are not merged yet are included.
+        A table with current rows is read as its view: rows that are not merged yet are included.
         """
         scan = self._scan(name)
         return pl.DataFrame() if scan is None else scan.filter(*where).collect()
 
     def keys_of_table(self, name: str, columns: Collection[str], *where: pl.Expr) -> pl.DataFrame:
-        """Returns each key, of *columns*, that rows of the table *name* of a sink have."""
+        """Returns the distinct values of *columns* in the rows of the table *name* of a sink that fulfil all of
+        *where*.
+        """
         scan = self._scan(name)
         if scan is None:
             return pl.DataFrame(schema=[*columns])
@@ -97,7 +99,7 @@ class StreamEvidence:
         return self._scans.get(name)
 
     def table(self, name: str) -> DeltaTable | None:
-        """Returns the table *name*, opened once; None without it."""
+        """Returns the table *name*, which is opened once; None if it does not exist."""
         if name not in self._tables:
             path = str(self.home / name)
             self._tables[name] = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
@@ -112,53 +114,53 @@ class StreamEvidence:
 
     @cached_property
     def reads(self) -> pl.DataFrame:
-        """The offsets that each known batch read or gave up as lost, by source and partition, oldest batch first."""
+        """The offsets that each known batch read, or gave up as lost, of each partition, oldest batch first."""
         # Maintenance keeps the newest row of a partition for longer than its batch.
         rows = self._facts.scan(PARTITION_BATCHES).drop_nulls("until_offset").select(READ_COLUMNS)
         return rows.sort("batch_id", maintain_order=True).collect().join(self.batches, on="batch_id", how="semi")
 
     @cached_property
     def progress(self) -> Mapping[str, InputProgress]:
-        """Progress of each source after the newest decided batch."""
+        """How far each source was read with the newest decided batch, by its name."""
         newest = newest_entry(self.stream.control)
         return newest.notes.progress.inputs if newest else {}
 
     def batch_of(self, source: str, partition: int, offset: int) -> int | None:
-        """Returns the batch that read *offset*; None: no known batch did."""
+        """Returns the batch that read *offset* of a partition; None if no known batch did."""
         read = self.reads.filter(
             pl.col("source") == source,
             pl.col("partition") == partition,
             pl.col("from_offset") <= offset,
             pl.col("until_offset") > offset,
         )
-        # Of a topic that was created anew the newest read counts.
+        # If a topic was created anew, an offset was read twice, and the newest read counts.
         return read["batch_id"].max()  # type: ignore[return-value]
 
     def is_lost(self, source: str, partition: int, offset: int) -> bool:
-        """Returns True if *offset* was lost, and the loss accepted."""
+        """Returns True if a batch has given *offset* up as lost."""
         within = (pl.col("lost_from_offset") <= offset) & (pl.col("lost_until_offset") > offset)
         named = (pl.col("source") == source) & (pl.col("partition") == partition)
         return self.reads.filter(named & within).height > 0
 
     def batch(self, batch_id: int) -> Row:
-        """Returns what a batch read, and its times."""
+        """Returns the row of a batch in `batches`: its decision time and its watermark."""
         return self.batches.row(by_predicate=pl.col("batch_id") == batch_id, named=True)
 
     def before(self, batch_id: int) -> Row | None:
-        """Returns the row of the batch before, or None for the first."""
+        """Returns the row of the batch before *batch_id*; None for the first."""
         earlier = self.batches.filter(pl.col("batch_id") < batch_id).tail(1)
         return earlier.row(0, named=True) if earlier.height else None
 
     def counts(self, batch_id: int, operator: str) -> dict[str, int]:
-        """Returns how many updates each outcome had, without zeros.
+        """Returns how many updates of *operator* had each outcome in a batch, without zeros.
 
-        Empty if the facts are gone.
+        There are none if the facts of the batch were deleted.
         """
         row = _first(self._operators_in(batch_id).filter(pl.col("operator") == operator)) or {}
         return {word: row[word] for word in BECAME if row.get(word)}
 
     def sent(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
-        """Returns emitted updates of *operator*; those of a hop, too."""
+        """Returns the updates that *operator* sent on: rows of `changes`, or of its hop."""
         hop = next((o.hop_table for o in self.stream.sub.operators if o.name == operator), None)
         if hop is None:
             return self.rows(CHANGES, pl.col("operator") == operator, *where)
@@ -166,19 +168,19 @@ class StreamEvidence:
         return self.rows(HOP, *is_update, *where, name=hop)
 
     def skipped(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
-        """Returns runs of suppressed updates of *operator*."""
+        """Returns the rows of `suppressed` about *operator*, each a run of equal updates."""
         return self.rows(SUPPRESSED, pl.col("operator") == operator, *where)
 
     def states(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
-        """Returns changes of states of *operator*."""
+        """Returns the rows of `state_changes` about *operator*."""
         return self.rows(STATE_CHANGES, pl.col("operator") == operator, *where)
 
     def late(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
-        """Returns the row of a late record; None: it was not late."""
+        """Returns the dead letter of a record that was late at *operator*; None if it was not late."""
         return self._dead_letter(DeadLetterKind.LATE, operator, partition, offset, *where)
 
     def bad(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
-        """Returns the row of a quarantined record; None: it was not."""
+        """Returns the dead letter of a record that *operator* quarantined; None if it was not quarantined."""
         return self._dead_letter(DeadLetterKind.QUARANTINED, operator, partition, offset, *where)
 
     def _dead_letter(
@@ -188,12 +190,12 @@ class StreamEvidence:
         return _first(rows.filter(pl.col("kind") == kind, pl.col("operator") == operator, *where))
 
     def held(self, source: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
-        """Returns the row of a held record; None: it was not."""
-        place = (pl.col("source_partition") == partition, pl.col("source_offset") == offset)
-        return _first(self.rows(STATE_CHANGES, pl.col("operator") == source, *place, *where))
+        """Returns the state change with which *source* held a record; None if it was not held."""
+        of_record = (pl.col("source_partition") == partition, pl.col("source_offset") == offset)
+        return _first(self.rows(STATE_CHANGES, pl.col("operator") == source, *of_record, *where))
 
     def _at(self, table: Table, partition: int, offset: int) -> pl.DataFrame:
-        """Returns the rows of *table* about the record at a place."""
+        """Returns the rows of *table* about the record with that partition and offset."""
         asked = (table.name, partition, offset)
         if asked not in self._aside:
             where = (pl.col("partition") == partition, pl.col("offset") == offset)
@@ -201,11 +203,11 @@ class StreamEvidence:
         return self._aside[asked]
 
     def work(self, batch_id: int) -> Row:
-        """Returns the row of a batch, with its clocks."""
+        """Returns the row of a batch in `batches`, with all columns."""
         return self.rows(BATCHES, pl.col("batch_id") == batch_id).row(0, named=True)
 
     def clocks(self, batch_id: int) -> pl.DataFrame:
-        """Returns the rows of the operators of a batch whose latency is known."""
+        """Returns the rows of a batch about operators whose latency was measured."""
         return self._operators_in(batch_id).drop_nulls("n")
 
     def _operators_in(self, batch_id: int) -> pl.DataFrame:
@@ -217,7 +219,9 @@ class StreamEvidence:
 
 
 def _current(path: Path, merged: DeltaTable, changes: Path) -> pl.LazyFrame:
-    """Returns the current rows of the table at *path*: those that it has *merged*, and those of *changes*."""
+    """Returns the current rows of the table at *path*: its *merged* rows, updated by the rows of the table
+    *changes*.
+    """
     appended = DeltaTable(str(changes))
     names = {path: "of_table", changes: "of_changes"}
     select = current_rows(path, changes, names.__getitem__, lambda column: '"' + column.replace('"', '""') + '"')
@@ -234,13 +238,10 @@ def _first(rows: pl.DataFrame) -> Row | None:
 
 
 def at(partition: int, offset: int) -> pl.Expr:
-    """Returns the condition for rows that a record caused."""
+    """Returns the condition for rows that the record with that partition and offset has caused."""
     return (pl.col("source_partition") == partition) & (pl.col("source_offset") == offset)
 
 
 def between(start_ms: int, end_ms: int) -> pl.Expr:
-    """Returns the condition for rows with a record time in a span.
-
-    It is from *start_ms* (inclusive) to *end_ms* (exclusive).
-    """
+    """Returns the condition for rows with a record time from *start_ms* (included) to *end_ms* (excluded), epoch ms."""
     return (pl.col("timestamp") >= utc(start_ms)) & (pl.col("timestamp") < utc(end_ms))

@@ -1,4 +1,4 @@
-"""Reads the tables of reports and checks, of which no journal has rows."""
+"""Reads the tables that reports and checks write. They write them directly, so no journal has rows of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from tidemark.storage.delta.datasets import dataset_of, open_to_read
 def report_rows(
     layout: Layout, topology: str, table: Table, *where: pl.Expr, columns: Sequence[str] | None = None
 ) -> pl.DataFrame:
-    """Returns the rows of *table* of *topology* for which *where* is true, with the columns that are declared.
+    """Returns the rows of a table of reports in their declared schema; none if the table was not written yet.
 
-    A table that was not written yet has no rows. Files that cannot have such rows are not opened. Only *columns* are
-    read; None: all.
+    Args:
+        layout: where the tables of the topology are.
+        topology: the name of the topology.
+        table: the table.
+        where: conditions that the rows fulfil. Files that cannot have such rows are not opened.
+        columns: the columns to read; None reads all.
     """
     try:
         rows: ds.Dataset = dataset_of(open_to_read(layout.report_table(topology, table.name)))
@@ -32,7 +36,7 @@ def report_rows(
 
 
 def rows_in(stored: DeltaTable, *where: pl.Expr, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Does the same for a table as it was when it was opened, for a writer that replaces rows of that version."""
+    """Returns rows as `report_rows` does, from *stored*, for a writer that will replace rows of that version."""
     return _read(dataset_of(stored), where, columns)
 
 
@@ -41,5 +45,5 @@ def _read(rows: ds.Dataset, where: Sequence[pl.Expr], columns: Sequence[str] | N
 
 
 def lies_in(column: str, interval: Interval) -> pl.Expr:
-    """Returns a condition: the timestamp *column* lies in *interval*."""
+    """Returns the condition that the timestamp *column* lies in *interval*."""
     return pl.col(column).is_between(utc(interval.start_ms), utc(interval.end_ms), closed="left")

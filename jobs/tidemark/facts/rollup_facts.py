@@ -1,8 +1,6 @@
-"""Queries rolled up latencies for programs.
+"""Queries rolled up latencies for programs, as one object for each operator and interval.
 
-There is one object per operator and interval.
-
-The fields are columns of `latency_rollup`; docs/tables.md has them. Lengths are ms, instants timestamps in UTC.
+The fields are columns of `latency_rollup`, which docs/tables.md explains. Lengths are ms, instants timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -35,15 +33,15 @@ def rollup_facts(
     """Returns the latencies of intervals.
 
     Args:
-        tables: of the warehouse.
-        topology: its name.
-        grain: length of the intervals.
-        operator: its name; None: all.
-        start_ms: the intervals start then or later, epoch ms of the finish clock; None: no limit.
-        end_ms: the intervals start before it, epoch ms of the finish clock; None: no limit.
+        tables: the tables of the warehouse.
+        topology: the name of the topology.
+        grain: the length of the intervals.
+        operator: the operator whose latencies are wanted; None takes all operators.
+        start_ms: the intervals start then or later, epoch ms of the finish clock; None sets no limit.
+        end_ms: the intervals start before that, epoch ms of the finish clock; None sets no limit.
 
     Raises:
-        InvalidArgument: there are more than MOST.
+        InvalidArgument: there are more than MOST latencies.
     """
     rows = tables.ask(LATENCIES, [topology, grain.value, operator, start_ms, end_ms]).objects
     # The query reads one row more than may be returned.

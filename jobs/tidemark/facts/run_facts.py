@@ -1,4 +1,4 @@
-"""Reads what the runs of a stream read and wrote."""
+"""Reads what the drivers of a stream read and wrote, as tables tell."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ BEAT_COLUMNS = ("epoch", "beat_at", "state", "reason", "predecessor_killed_by")
 
 
 class RunFacts:
-    """The facts of the runs of the stream in *home*, as of *now_ms*."""
+    """The facts of the stream whose tables are in *home*, as of *now_ms*, epoch ms."""
 
     def __init__(self, home: Path, now_ms: int) -> None:
         self._home, self._tables = home, FactTables(stored_in(home), now_ms)
 
     @property
     def beats(self) -> pl.DataFrame:
-        """The heartbeats of its drivers, with BEAT_COLUMNS."""
+        """The heartbeats of all drivers, with BEAT_COLUMNS."""
         return self._tables.scan(HEARTBEATS).select(BEAT_COLUMNS).collect()
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """Number, finish clock and watermark of each batch, oldest first."""
+        """The number, finish clock and watermark of each batch, oldest first."""
         rows = self._tables.scan(BATCHES).select("batch_id", "finished_at", "watermark")
         return rows.collect().sort("batch_id")
 
     def newest_ms(self, until_batch: int | None) -> int | None:
-        """Returns the newest record time that its partitions had after *until_batch*; None: no record was read."""
+        """Returns the newest record time of all partitions after the batch *until_batch*; None if no record was
+        read.
+        """
         rows = self._tables.scan(PARTITION_BATCHES).filter(pl.col("batch_id") <= until_batch)
         marks = newest_marks(rows).select(pl.col("newest_timestamp").max())
         return marks.collect().item()  # type: ignore[no-any-return]
@@ -45,7 +47,7 @@ class RunFacts:
         return self._sum_of(source, batches, pl.col("records_in"))
 
     def updates_given(self, operator: str, batches: Collection[int]) -> int:
-        """Returns the number of updates that *operator* handed out in *batches*."""
+        """Returns the number of updates that *operator* sent on in *batches*."""
         return self._sum_of(operator, batches, GAVE)
 
     def _sum_of(self, operator: str, batches: Collection[int], n: pl.Expr) -> int:
@@ -54,7 +56,7 @@ class RunFacts:
         return rows.select(n.sum()).collect().item()  # type: ignore[no-any-return]
 
     def offsets_read(self, source: str, batches: Collection[int]) -> dict[str, int]:
-        """Returns the number of offsets of *source* that *batches* read, by topic."""
+        """Returns how many offsets of *source* the *batches* read, by topic."""
         is_read = (pl.col("source") == source) & pl.col("batch_id").is_in([*batches])
         rows = (pl.col("until_offset") - pl.col("from_offset")).sum()
         topic = pl.col("topic_partition").str.extract("^(.*)/", 1)

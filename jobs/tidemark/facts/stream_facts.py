@@ -32,17 +32,18 @@ from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
 
 EARLY = 1_000
-"""Batches among which the first latency is looked for."""
+"""A first latency is looked for in this many batches before all others are read."""
 MOVING = ("watermark", "newest_timestamp", "activity")
 MARK_COLUMNS = (*MOVING, "blocked_by", "topic_partition")
 
 
 @dataclass(frozen=True)
 class NewestWatermark:
-    """The newest watermark of a partition, a source, or all of them.
+    """The newest watermark of a partition, of a source, or of all sources of a stream; record times in epoch ms.
 
-    Record times, and the name of what blocks it. *topic_partition* is the place of a partition of several topics, and
-    *unread* the number of records that its newest batch left when the broker was asked.
+    `blocked_by` names the partition or source that holds the watermark back. If a source has several topics,
+    `topic_partition` is the topic and partition that people know. `unread` is how many records the newest batch left
+    unread, when the broker was last asked.
     """
 
     watermark_ms: int | None
@@ -54,9 +55,13 @@ class NewestWatermark:
 
 
 class StreamFacts:
-    """The facts in *tables* of a stream, and in its folder *control*.
+    """All facts of a stream as of an instant.
 
-    The folder of its tables is *home*. *trigger_ms* is that of the topology.
+    Args:
+        tables: the tables of the stream as of that instant.
+        home: the folder of these tables.
+        control: the control folder of the stream.
+        trigger_ms: the trigger of the topology, ms.
     """
 
     def __init__(self, tables: FactTables, home: Path, control: Path, trigger_ms: int) -> None:
@@ -68,14 +73,14 @@ class StreamFacts:
 
     @property
     def has_finished(self) -> bool:
-        """True if a batch had finished, also one without facts yet."""
+        """True if a batch had finished, even if its facts are not written yet."""
         return self.tables.batches.height > 0 or self.driver.has_finished
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
-        """The newest watermarks by source and partition, in the order in which they moved last.
+        """The newest watermarks by source and partition; the one that moved last is at the end.
 
-        None and None are the keys of the watermark over all sources.
+        A source as a whole has the partition None, and the watermark over all sources has None for both.
         """
         watermarks: dict[tuple[str | None, int | None], NewestWatermark] = {}
         for source, partition, watermark_ms, newest_ms, word, *others in self._newest_marks().iter_rows():
@@ -84,12 +89,12 @@ class StreamFacts:
         return watermarks
 
     def _newest_marks(self) -> pl.DataFrame:
-        """Returns what is known last of each source and partition, from whichever batch."""
+        """Returns the newest row of each source and partition, however old it is, as `newest_marks` does."""
         tables, first = self.tables, self.tables.first
         recent = newest_marks(tables.rows(PARTITION_BATCHES, first)).collect()
         if not first:
             return recent
-        # Nearly all have a row in a recent batch, so of the others only the names are read.
+        # Nearly all partitions have a row in a recent batch. To find the others, only names are read of older rows.
         older = tables.rows(PARTITION_BATCHES, 0, pl.col("batch_id") < first)
         names = older.select(PLACE).unique().collect()
         missing = names.join(recent, on=PLACE, how="anti", nulls_equal=True)
@@ -99,9 +104,9 @@ class StreamFacts:
         return pl.concat([newest_marks(of_missing).collect(), recent])
 
     def reached_ms(self, sources: Collection[str], watermark_ms: int) -> int | None:
-        """Returns when the first recent batch ended after which an input of *sources* had reached *watermark_ms*.
+        """Returns when one of *sources* first had the watermark *watermark_ms*: the end of that batch, epoch ms.
 
-        Without such a batch it is one before; None: none has.
+        Recent batches are searched first, and the others only if none of these had it. None if no batch had it.
         """
         has_reached = pl.col("source").is_in(list(sources)), pl.col("watermark") >= utc(watermark_ms)
 
@@ -129,7 +134,7 @@ class StreamFacts:
 
     @cached_property
     def batches_with_records(self) -> pl.DataFrame:
-        """The recent batches with records, and the last LATELY at least, oldest first."""
+        """The recent batches with records, and at least the last LATELY of them, oldest first."""
 
         def read(first: int) -> pl.DataFrame:
             return self.tables.batches_from(first).filter(pl.col("records_in") > 0)
@@ -138,9 +143,9 @@ class StreamFacts:
 
     @cached_property
     def newest_batches_of_query(self) -> pl.DataFrame:
-        """The last LATELY batches with records of a query of a job.
+        """The last LATELY batches with records, with the columns `watermark`, `wrong_times` and `phases`.
 
-        They have `watermark`, `wrong_times` and `phases`.
+        Batches of a query of a team's own job tell what is wrong with it by these columns.
         """
         last = self.batches_with_records.tail(LATELY)
         of_query = self.tables.of_batches(BATCHES, last["batch_id"]).select(
@@ -149,14 +154,14 @@ class StreamFacts:
         return last.join(of_query, on="batch_id", how="left", maintain_order="left")
 
     def late_records(self, operator: str, batches: pl.Series) -> pl.DataFrame:
-        """Returns the records behind the watermark of *operator*, of *batches*."""
+        """Returns the late records of *operator* in *batches*."""
         is_late = pl.col("kind") == DeadLetterKind.LATE
         return self.tables.of_batches(DEAD_LETTERS, batches, is_late, pl.col("operator") == operator)
 
     def latencies(self, operator: str, batches: pl.Series) -> pl.DataFrame:
-        """Returns the smallest latency of *operator* by input partition, of *batches*.
+        """Returns for each input partition and batch of *batches* the smallest latency of *operator*, `min_ms`.
 
-        It is in ms, with the number of negative latencies.
+        `negative_n` is the number of negative latencies.
         """
         columns = ["batch_id", "operator", "finished_at", "tasks"]
         rows = self.tables.of_batches(OPERATOR_BATCHES, batches, pl.col("operator") == operator, columns=columns)
@@ -164,22 +169,24 @@ class StreamFacts:
         return measured_tasks(rows).select("batch_id", "min_ms", "negative_n", "finished_at", partition)
 
     def first_latency_ms(self, operators: Collection[str], *, since: int) -> int | None:
-        """Returns the mean latency of *operators* in the first batch from *since* on that has one; None: none has."""
+        """Returns the mean latency of *operators*, ms, in the first batch from *since* on that measured one; else
+        None.
+        """
         rows = self.tables.scan(OPERATOR_BATCHES, where=[pl.col("batch_id") >= since, pl.col("n") > 0])
         measured = rows.filter(pl.col("operator").is_in(operators)).select("batch_id", "sum_ms", "n")
-        # Most streams have a latency soon after their first batch, so that of a long history little is read.
+        # Most streams have a latency soon after their first batch, so a long history need not be read.
         known = self.tables.every_batch["batch_id"]
         early = max(since, known[0] if known.len() else 0) + EARLY
         first = measured.filter(pl.col("batch_id") < early).collect()
         if first.is_empty() and self.tables.newest >= early:
             first = measured.filter(pl.col("batch_id") >= early).collect()
-        own = first.filter(pl.col("batch_id") == pl.col("batch_id").min())
-        return None if own.is_empty() else round(int(own["sum_ms"].sum()) / int(own["n"].sum()))
+        of_batch = first.filter(pl.col("batch_id") == pl.col("batch_id").min())
+        return None if of_batch.is_empty() else round(int(of_batch["sum_ms"].sum()) / int(of_batch["n"].sum()))
 
     def key_ahead(self, partition: int, batches: pl.Series, *, by_more_than_ms: int) -> str | None:
-        """Returns a key with a change too far ahead of its batch.
+        """Returns the key whose records of *partition* were furthest ahead of the clock in *batches*; None without one.
 
-        The change is of records of *partition* in *batches*. None: no such key is known.
+        Only changes count whose timestamp is more than *by_more_than_ms* after the end of their batch.
         """
         rows = self.tables.of_batches(CHANGES, batches, pl.col("source_partition") == partition)
         ahead = pl.col("timestamp") - pl.col("finished_at") > by_more_than_ms
@@ -187,9 +194,9 @@ class StreamFacts:
         return keys[-1] if keys.len() else None
 
     def held_windows(self, operator: str) -> pl.DataFrame:
-        """Returns windows whose results *operator* holds.
+        """Returns the windows whose results *operator* holds.
 
-        Columns are key, window_start, window_end, and the batch_id of their newest update.
+        The columns are `key`, `window_start`, `window_end`, and the `batch_id` of their newest update.
         """
         columns = ("batch_id", "key", "held", "window_start", "window_end")
         states = self.tables.rows(STATE_CHANGES, 0, pl.col("operator") == operator).select(columns)
@@ -197,7 +204,9 @@ class StreamFacts:
         return newest.filter("held").drop("held").collect()
 
     def sent_on(self, repartition: str, first: int) -> pl.Series:
-        """Returns the batches from *first* on in which *repartition* sent updates on, and not only a watermark."""
+        """Returns the batches from *first* on in which *repartition* sent updates to its hop, and not only a
+        watermark.
+        """
         between = pl.col("batch_id").is_between(first, self.tables.newest)
         hop = self.tables.scan(HOP, f"hop_{repartition}", where=[between])
         is_update = pl.all_horizontal(pl.col(*HOP_MARK).is_null())
@@ -205,7 +214,7 @@ class StreamFacts:
 
 
 def newest_marks(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Returns what *rows* say last of each source and partition, the one that moved last at the end."""
+    """Returns the newest row of each source and partition; the one whose watermark moved last is at the end."""
     unread = (pl.col("latest_offset") - pl.col("until_offset")).drop_nulls().last()
     has_moved = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in MOVING)
     moved_in = pl.col("batch_id").filter(has_moved).last()

@@ -1,7 +1,7 @@
-"""Tells where numbers of a topology begin to mean something else.
+"""Finds the changes of a topology after which its numbers mean something else.
 
-The first batch after a change of the topology file records it, and a fresh start is a decision of a person. Pages,
-reports, paths and `tidemark complete` all ask here.
+A change of the topology file is recorded by the first batch after it. A fresh start of the topology is recorded as the
+decision of a person. Pages, reports, paths and `tidemark complete` all ask here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.model.settings.retention import WEEK_MS
 from tidemark.model.topology import Topology
 
 COMPARED_MS = WEEK_MS
-"""What is usual is looked for in the week before, at most, so a change of that time concerns a report."""
+"""Reports compare with at most this much time before, ms, so a change in that time concerns them, too."""
 CHANGES = """
     SELECT at_ms, sub_topology, operator, batch_id, told, read_by FROM (
         SELECT epoch_ms(decided_at) AS at_ms, sub_topology, operator, batch_id, told, read_by
@@ -34,7 +34,7 @@ DECIDED = """
           AND decided_at < make_timestamptz($3 * 1000)
     ORDER BY decided_at DESC, subject, decision
 """
-"""Selects the repairs, begins and fresh starts that people decided and that were carried out, and plans by name."""
+"""Selects the decisions of people in [$2, $3), epoch ms, that were carried out, or whose plan was shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,16 @@ class RecordedChange:
     """A change after which numbers of a topology do not compare with those before.
 
     Attributes:
-        at_ms: decision time of the first batch with it, epoch ms; of a fresh start the clock of the command.
-        sub_topology: the stream; None: all of the topology.
-        operator: the operator that begins anew, or the source that begins, ends or goes on in another way; None: all.
-        batch_id: that first batch of the stream; None: of each stream its batch 0.
-        told: the change, for people.
-        read_by: the operators of the stream that read it, directly or not; of a source that ends, until then.
+        at_ms: decision time of the first batch after the change, epoch ms. For a fresh start it is the clock of the
+            command.
+        sub_topology: the stream that changed, None for all streams of the topology.
+        operator: the operator that begins anew, or the source that begins, ends or goes on in another way, None for
+            all operators.
+        batch_id: the first batch after the change. After a fresh start it is None, since each stream begins with its
+            batch 0.
+        told: the change as a clause.
+        read_by: the operators of the stream that read that operator, directly or not. If a source ends, those that
+            read it until then.
     """
 
     at_ms: int
@@ -59,23 +63,23 @@ class RecordedChange:
 
     @property
     def row(self) -> Row:
-        """Its fields in documents for programs; `at` is a timestamp."""
+        """The change as a row of JSON, for programs; `at` is a timestamp."""
         return {"at": utc(self.at_ms), **omit(asdict(self), ("at_ms", "read_by"))}
 
     @property
     def line(self) -> str:
-        """The change with its place, for people."""
+        """The change in one line for people, with its instant and batch."""
         return change_line(self.row)
 
 
 def change_line(row: Row) -> str:
-    """Returns a *row* of a document as a line for people."""
-    place = "" if row["sub_topology"] is None else f", batch {row['batch_id']} of {row['sub_topology']}"
-    return f"since {iso(epoch_ms(row['at']))}{place}: {row['told']}"
+    """Returns a *row* of `RecordedChange.row` as one line for people."""
+    batch = "" if row["sub_topology"] is None else f", batch {row['batch_id']} of {row['sub_topology']}"
+    return f"since {iso(epoch_ms(row['at']))}{batch}: {row['told']}"
 
 
 def with_compared(over: Interval) -> Interval:
-    """Returns *over* and the time before it with which its numbers are compared."""
+    """Returns the interval *over* with the time before it that its numbers are compared with."""
     return Interval(over.start_ms - COMPARED_MS, over.end_ms)
 
 
@@ -88,8 +92,8 @@ def topology_changes(tables: Tables, topology: str, over: Interval) -> list[Reco
 def concerning(changes: Iterable[RecordedChange], topology: Topology, operator: str) -> list[RecordedChange]:
     """Returns those of *changes* after which numbers of *operator* mean something else.
 
-    They are its own, and those of the operators that it reads, directly or not. What the file does not have any more
-    concerns those that have read it.
+    These are changes of the operator itself, and of operators upstream of it. A change of an operator that the file no
+    longer has concerns those that read it, or are downstream of one that did.
     """
     upstream = {*reached([operator], topology.upstreams)}
 

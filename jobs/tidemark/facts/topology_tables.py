@@ -1,4 +1,4 @@
-"""Reads the tables of all streams of a topology."""
+"""Reads a table of all streams of a topology at once."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ from tidemark.storage.warehouse import stream_tables
 
 
 class Scan(Protocol):
-    """Reads a table of all streams of a topology."""
+    """A function that reads a table of all streams of a topology."""
 
     def __call__(self, table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
-        """Returns the rows of *table* for which *where* is true."""
+        """Returns the rows of *table* that fulfil all of *where*."""
 
 
 def tables_of(layout: Layout, topology: str, stored: Stored | None = None) -> Scan:
-    """Returns what reads the tables and journals of *topology*, also those of streams that it no longer has.
+    """Returns a function that reads the tables of *topology* with their journals, in their declared columns.
 
-    They are as they were *stored* when others asked; None: as they are now. The frames have the columns that are
-    declared. Files without rows for which *where* is true are not opened.
+    Streams that the topology no longer has are read, too. Files that cannot have a wanted row are not opened. *stored*
+    are tables that were opened already; None opens the newest versions.
     """
     open_stream = cache(partial(stored_in, stored=stored))
 
     def scan(table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
         paths = stream_tables(layout, topology, table.name)
-        parts = [open_stream(path.parent)(table, table.name).filter(*where) for path in paths]
-        return pl.concat([nothing_in(table), *parts], how="diagonal_relaxed").select(table.names)
+        frames = [open_stream(path.parent)(table, table.name).filter(*where) for path in paths]
+        return pl.concat([nothing_in(table), *frames], how="diagonal_relaxed").select(table.names)
 
     return scan
 
 
 class BatchRows(NamedTuple):
-    """Rows about the batches of one topology.
+    """Rows about batches of one topology.
 
-    `batches` are rows of `batches`, `partitions` of `partition_batches`, and `latencies` those
-    of `latency_minutes` about sources and the batches that closed windows.
+    Attributes:
+        batches: rows of `batches`.
+        partitions: rows of `partition_batches`.
+        latencies: rows of `latency_minutes` about sources, for batches that closed windows.
     """
 
     batches: pl.DataFrame
@@ -53,14 +55,18 @@ class BatchRows(NamedTuple):
 
 
 def batch_rows(scan: Scan, over: Interval, *, closed_in: pl.Series, sources: Collection[str]) -> BatchRows:
-    """Returns the facts of batches that finished in the interval *over*.
+    """Returns the rows about batches that finished in an interval.
 
-    *closed_in* are the batches that closed windows, and *sources* those whose latencies are read.
+    Args:
+        scan: reads a table of all streams.
+        over: the interval, by the finish clock.
+        closed_in: the batches that closed windows, whose latencies are read.
+        sources: the sources whose latencies are read.
     """
     ran = lies_in("finished_at", over)
     is_closing = pl.col("closed_windows") & pl.col("batch_id").is_in(closed_in.implode())
     batches = scan(BATCHES, where=[ran]).collect()
-    # A watermark that was decided long before may still hold. If a clock was set back, decisions are later than it.
+    # A watermark of the day before may still hold. If a clock was set back, decisions may be later than the interval.
     decided_ms = batches["decided_at"].drop_nulls().cast(pl.Datetime("ms", "UTC")).dt.epoch("ms")
     decided = Interval(over.start_ms - DAY_MS, max([over.end_ms, *decided_ms]) + 1)
     return BatchRows(

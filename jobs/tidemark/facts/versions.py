@@ -1,4 +1,4 @@
-"""Reads logs of Delta tables: their files, their newest version, and the one that a batch committed."""
+"""Reads the logs of Delta tables: their files, their newest version, and the version that a batch committed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.storage.warehouse import changes_of
 
 
 class NoVersion(StrEnum):
-    """Why no version of a Delta table can be named for the row of a batch."""
+    """Why no version of a Delta table can be named as the one that has the rows of a batch."""
 
     NOT_MERGED = "not_merged"
     NOT_COMMITTED = "not_committed"
@@ -33,22 +33,24 @@ class Commit(NamedTuple):
 
 
 def version_fields(commit: Commit | NoVersion) -> dict[str, Any]:
-    """Returns the version for JSON, or why none is named."""
+    """Returns the fields `version` and `no_version` (why there is none) for JSON."""
     if isinstance(commit, NoVersion):
         return {"version": None, "no_version": commit.value}
     return {"version": commit.version, "no_version": None}
 
 
 def files_in_log(path: Path) -> pl.DataFrame:
-    """Returns the data files of the Delta table at *path*, with the statistics that its log has: `min.batch_id`, ….
+    """Returns the data files of the Delta table at *path*, with their statistics by the log, such as `min.batch_id`.
 
-    The log has no column for a statistic that no file has.
+    If no file has a statistic, its column is missing.
     """
     return pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
 
 
 def rows_in_log(path: Path) -> int | None:
-    """Returns the rows of the Delta table at *path* by the statistics that its log has; None: they are not known."""
+    """Returns the number of rows of the Delta table at *path*, by its log; None if the log does not have all
+    numbers.
+    """
     try:
         files = files_in_log(path)
     except (DeltaError, OSError):
@@ -58,14 +60,15 @@ def rows_in_log(path: Path) -> int | None:
 
 
 def newest_version(path: Path) -> int:
-    """Returns the newest version of the Delta table at *path*, by its log; -1 while it is not written."""
+    """Returns the newest version of the Delta table at *path*, by its log; -1 if there is no table yet."""
     return max(versions_in_log(path), default=-1)
 
 
 def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | NoVersion:
-    """Returns the first commit of the table *name* that has a batch: the first whose transaction is not before it.
+    """Returns the first commit of the table *name* that has the rows of a batch, or why none can be named.
 
-    A merge has several batches, and its transaction is the newest of them. It reads a logarithm of the log's commits.
+    It is the first commit whose transaction is that batch or a later one: a merge takes several batches at once, and
+    its transaction is the newest of them. A binary search reads few commits of the log.
     """
     opened, table, stream = evidence.table(name), evidence.home / name, evidence.stream
     app_id = f"{stream.topology.name}/{stream.sub.name}/{name}"
@@ -93,20 +96,23 @@ def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | N
 
 
 def _is_known_before(table: Path, version: int, app_id: str) -> bool:
-    """Returns True if the log still has the commit of the batch before that of *version*, or all commits before it.
+    """Returns True if no commit before *version* that is gone from the log can have had the batch.
 
-    Otherwise a commit that is gone may have had batches that are not newer than that of *version*.
+    That is sure if the log still has the commit of a batch before it, or all commits.
     """
-    before = (_batch(table, each, app_id) for each in range(version - 1, -1, -1))
+    before = (_batch(table, earlier, app_id) for earlier in range(version - 1, -1, -1))
     return next((batch != _GONE for batch in before if batch is not None), True)
 
 
 _GONE = (-1, 0)
-"""Batch and clock of a commit that is gone from the log, which counts as older than all batches."""
+"""The batch and the clock of a commit that is gone from the log; such a commit counts as older than all batches."""
 
 
 def _batch(table: Path, version: int, app_id: str) -> tuple[int, int] | None:
-    """Returns batch and clock of a commit; None: of no batch; _GONE: it is gone from the log."""
+    """Returns the batch and the clock (epoch ms) of a commit.
+
+    None if the commit is of no batch, and _GONE if it is gone from the log.
+    """
     try:
         actions = [json.loads(line) for line in commit_file(table, version).read_text().splitlines() if line]
     except FileNotFoundError:

@@ -1,4 +1,1 @@
-"""Implements the batch jobs: rollups, critical paths and pages.
-
-They read what the streams have written.
-"""
+"""The batch jobs, which make rollups, critical paths and pages from what the streams have written."""

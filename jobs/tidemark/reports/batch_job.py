@@ -1,4 +1,4 @@
-"""Defines the command line that the batch jobs share."""
+"""The command line that all batch jobs share, and the topology, SLAs and lock that they work with."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ IN_YARN = "SPARK_YARN_STAGING_DIR"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser for the arguments of every batch job.
-
-    They are `warehouse`, a Layout, and `topology`, which is read from its file.
+    """Returns a parser for the arguments of every batch job: `warehouse`, a Layout, and `topology`, a name or a
+    file.
     """
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument(
@@ -47,10 +46,10 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
-    """Returns the arguments of a batch job, which begins.
+    """Parses the arguments of a batch job, with `topology` as the loaded Topology.
 
-    It ends with 0 if the topology is one of jobs that have recorded nothing yet in the warehouse, which exists. In a
-    container of YARN it starts Spark, even if it needs none: YARN calls a program without Spark context failed.
+    The job ends with 0 if nothing was recorded yet for a topology of recorded jobs. In a container of YARN, Spark is
+    started even if the job needs none: YARN calls a program without a Spark context failed.
     """
     options = arguments.parse_args()
     try:
@@ -70,13 +69,13 @@ def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def missing_warehouse_message(folder: Path, topology: str) -> str:
-    """Returns the message for a missing *folder* of a topology of jobs."""
+    """Returns the message for a *folder* that does not exist, given as the warehouse of a topology of recorded jobs."""
     right = "give the right folder (in Airflow the variable tidemark_warehouse)"
     return f"{folder}: no such folder; {right}, or run a job of {topology}: the first launch creates the folder"
 
 
 def _is_of_jobs(name: str) -> bool:
-    """Returns True if the project's SLAs say that jobs record *name*."""
+    """Returns True if the project's SLAs say that *name* is a topology of recorded jobs."""
     try:
         return name in sla_spec.recorded_topologies(Project.here().slas)
     except InvalidArgument:
@@ -84,7 +83,7 @@ def _is_of_jobs(name: str) -> bool:
 
 
 def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
-    """Holds a lock while a job writes reports of *topology*.
+    """Returns a context that holds the lock of the reports of *topology*: one job writes them at a time.
 
     Raises:
         OtherFormat: a version with another format has written to the warehouse.
@@ -92,14 +91,14 @@ def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
     from tidemark.storage.delta.format import refuse_other
 
     refuse_other(layout.warehouse)
-    # In an object store other jobs wait for the lease, AT_MOST_S at most, and then give up.
+    # In an object store a job waits for the lease of another one, for AT_MOST_S, and then gives up.
     return Control(layout.report_control(topology)).held_alone(patience_s=AT_MOST_S)
 
 
 def interval_parser(description: str | None, *, required: bool = True) -> argparse.ArgumentParser:
-    """Returns a parser that also has an interval.
+    """Returns a parser that also takes an interval, as `start_ms` and `end_ms`, epoch ms.
 
-    It is `start_ms` and `end_ms`, epoch ms. They are None if the interval is not *required* and not given.
+    Without *required* the interval may be left out, and both are None then.
     """
     arguments = parser(description)
     add_instant(arguments, "--from", "start_ms", "start of the interval", required=required)
@@ -111,11 +110,11 @@ def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: 
     """Adds an argument for an instant, which is parsed to epoch ms.
 
     Args:
-        arguments: the parser.
-        flag: of the argument.
-        name: of the parsed value.
+        arguments: the parser that gets the argument.
+        flag: the flag of the argument, such as `--from`.
+        name: the name of the parsed value.
         what: describes the instant in the help.
-        required: without it the value may be None.
+        required: the argument must be given; otherwise its value may be None.
     """
     text = f"{what}, ISO 8601 (default zone: UTC)"
     arguments.add_argument(
@@ -124,7 +123,7 @@ def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: 
 
 
 def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -> None:
-    """Adds addresses and secrets of Kafka clusters; *otherwise* is for the help."""
+    """Adds the arguments with addresses and secrets of Kafka clusters; *otherwise* is the default in the help."""
     text = f"address of a Kafka cluster, see docs/connections.md; without NAME that of `default` (default: {otherwise})"
     arguments.add_argument(
         "--bootstrap",
@@ -144,7 +143,7 @@ def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -
 
 
 def given_secrets(options: argparse.Namespace) -> dict[str, str]:
-    """Returns the secrets in the file of `--secrets`, by their places.
+    """Returns the secrets in the file of `--secrets`, by the place at which a setting needs them.
 
     Raises:
         InvalidArgument: the file cannot be used.
@@ -153,13 +152,13 @@ def given_secrets(options: argparse.Namespace) -> dict[str, str]:
 
 
 def topology(name: str, layout: Layout | None = None) -> Topology:
-    """Loads the topology *name*, or that of the TOML file *name*.
+    """Loads a topology by its *name*, or from the TOML file *name*.
 
-    Without such a file it is that of the queries that listeners recorded under *name* in the warehouse of *layout*.
+    Without a file, the topology consists of the queries that were recorded under *name* in the warehouse of *layout*.
 
     Raises:
-        InvalidArgument: there is none; it lists the known ones.
-        InvalidSpec: its file, or the description of one of its queries, is invalid.
+        InvalidArgument: there is no such topology; the message lists the known ones.
+        InvalidSpec: the file, or the description of a recorded query, is invalid.
     """
     try:
         files = _files(name)
@@ -173,11 +172,12 @@ def topology(name: str, layout: Layout | None = None) -> Topology:
 def topology_file(name: str, layout: Layout | None = None) -> Path:
     """Returns the file of the topology *name*.
 
-    *name* may be a TOML file itself. With *layout* the error knows the queries recorded in that warehouse.
+    *name* may be a TOML file itself. With *layout* the error also names topologies recorded in that warehouse.
 
     Raises:
-        InvalidArgument: there is none; it lists the known ones, or says that jobs have no file.
-        InvalidSpec: it is recorded from jobs, and the description of one of its queries is invalid.
+        InvalidArgument: there is no such file; the message lists the known topologies, or says that this one is
+            recorded from jobs.
+        InvalidSpec: the topology is recorded from jobs, and the description of one of its queries is invalid.
     """
     files = _files(name)
     if name in files:
@@ -192,10 +192,7 @@ def topology_file(name: str, layout: Layout | None = None) -> Path:
 
 
 def _files(name: str) -> dict[str, Path]:
-    """Returns the topology files of the project by name.
-
-    The file of *name* is among them, if there is one.
-    """
+    """Returns the topology files of the project by name; that of *name* is among them, if there is one."""
     if name.endswith(".toml") and Path(name).is_file():
         return {name: Path(name)}
     folder = Project.here().topologies
@@ -207,9 +204,9 @@ def _files(name: str) -> dict[str, Path]:
 
 
 def load_usable_slas(topology: Topology) -> tuple[SlaSpec, ...]:
-    """Loads the SLAs of *topology* that can be used.
+    """Loads the valid SLAs of *topology*.
 
-    It logs a warning for each of the others, and if the file is missing: reports can be made without promises.
+    Reports can be made without promises. So an invalid SLA, or a missing file, is only logged as a warning.
     """
     file = Project.here().slas
     if not file.exists():

@@ -1,7 +1,4 @@
-"""Derives the outline of a topology for rollups.
-
-It comes from the files of the topology and its SLAs: facts do not have it.
-"""
+"""Makes the outline of a topology that rollups need and facts do not have: its paths and its tightest promises."""
 
 from __future__ import annotations
 
@@ -15,22 +12,19 @@ from tidemark.semantics.critical_path import leaves
 
 
 def outline(topology: Topology, slas: Iterable[SlaSpec]) -> Outline:
-    """Returns the paths to terminal operators, and their tightest SLAs.
-
-    The paths are those of *topology*. Of each operator there is the tightest of its latency *slas*.
+    """Returns the path to each terminal operator of *topology*, and the lowest latency limit in *slas* of each
+    operator.
     """
     return Outline({name: path_to(name, topology) for name in leaves(topology.upstreams)}, promises(slas).end_to_end_ms)
 
 
 def path_to(terminal: str, topology: Topology) -> str:
-    """Returns the operators that lead to *terminal*, its source first.
+    """Returns the names of the operators that lead to *terminal*, from its source on: `orders → totals → board`.
 
-    They have the names of the topology's file: `orders → totals → board`.
-
-    Upstream of a union it follows the first input; the tables of joins are not on the path.
+    The path goes through the first input of a union, and not through the tables that joins look up.
     """
     path = [terminal]
     while upstreams := topology.upstreams[path[0]]:
         path.insert(0, upstreams[0])
-    # The reading end of a hop is not in the file.
+    # The source that reads a hop is no operator of the file, so people do not know its name.
     return " → ".join(name for name in path if not topology.operators[name].hop_of)

@@ -1,4 +1,4 @@
-"""Derives the latency limits of streaming windows from SLAs."""
+"""Derives from SLAs the limits by which streaming windows are judged."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class WindowVerdict:
     """A promise about a window, and what was measured.
 
     Attributes:
-        sla: the name of its table in the file of SLAs.
-        operator: its subject.
-        quantile: of the latency of the operator's records of the window; None: the operator's work on it.
+        sla: the name of the SLA's table in the file of SLAs.
+        operator: the operator that the SLA is about.
+        quantile: the quantile of the latency of the operator's records in the window; None if the operator's work on
+            the window was measured.
         limit_ms: the limit.
         value_ms: the measured length.
-        broken: the promise is broken.
+        broken: whether the promise is broken.
     """
 
     sla: str
@@ -39,10 +40,13 @@ class WindowVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """A limit for windows, of the SLA *sla*.
+    """A limit for windows from one SLA.
 
-    The *quantile* of the latency of an operator's records is below *limit_ms*. None: its work is. With *may_equal*, as
-    in an error budget, it may also equal it.
+    Attributes:
+        sla: the name of the SLA's table in the file of SLAs.
+        limit_ms: the measured length must be below this.
+        quantile: the quantile of the latency of an operator's records that is measured; None if its work is.
+        may_equal: the length may also equal the limit, as in an error budget.
     """
 
     sla: str
@@ -51,7 +55,7 @@ class Promise:
     may_equal: bool = False
 
     def judge(self, operator: str, value_ms: float) -> WindowVerdict:
-        """Returns the verdict on a window of *operator* for which *value_ms* was measured."""
+        """Returns the verdict on a window for which *value_ms* was measured at *operator*."""
         return WindowVerdict(
             sla=self.sla,
             operator=operator,
@@ -66,8 +70,11 @@ class Promise:
     ) -> WindowVerdict | None:
         """Returns the verdict on the records of a window; None without records.
 
-        *counts* has buckets of latency with the number of records in each, *min_ms* is their lowest latency and
-        *max_ms* their highest.
+        Args:
+            operator: the operator that has finished the records.
+            counts: buckets of latency, with the number of records in each.
+            min_ms: the lowest latency of the records.
+            max_ms: the highest latency of the records.
         """
         assert self.quantile is not None
         value_ms = quantile(counts, self.quantile, min_ms=min_ms, max_ms=max_ms)
@@ -76,10 +83,7 @@ class Promise:
 
 @dataclass(frozen=True, kw_only=True)
 class Promises:
-    """The promises of each operator, by its name.
-
-    `records` has the promises about its records, and `work` those about its work on a window.
-    """
+    """Promises by operator: `records` about the latency of its records, and `work` about its work on a window."""
 
     records: Mapping[str, tuple[Promise, ...]] = field(default_factory=dict)
     work: Mapping[str, tuple[Promise, ...]] = field(default_factory=dict)
@@ -108,18 +112,15 @@ def _lowest_ms(of_operators: Mapping[str, tuple[Promise, ...]]) -> dict[str, int
 
 
 def promises(specs: Iterable[SlaSpec]) -> Promises:
-    """Collects the promises of *specs*.
-
-    The limit is the threshold of an error or, without one, of a warning.
-    """
+    """Returns the promises that *specs* make. The limit is the threshold of an error or, without one, of a warning."""
     records: dict[str, tuple[Promise, ...]] = {}
     work: dict[str, tuple[Promise, ...]] = {}
     for spec in specs:
-        # The path of a window ends when its results are in the view; they come to the table's files later.
+        # The path of a window ends when its results are in the view, so no promise about the table's files is judged.
         if spec.place is ResultPlace.TABLE:
             continue
         if (promise := record_promise(spec)) is not None:
-            # All windows of an objective make one promise.
+            # An objective has an SLA for each of its time windows, which all make the same promise.
             records[spec.subject] = tuple(dict.fromkeys((*records.get(spec.subject, ()), promise)))
         elif spec.measure.explained is ExplainedBy.WORK and isinstance(spec.limits, Sla):
             limit = Promise(sla=spec.table, limit_ms=spec.limits.promised_ms)
@@ -128,10 +129,7 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
 
 
 def record_promise(spec: SlaSpec) -> Promise | None:
-    """Returns the promise of *spec* about records; None if it has none.
-
-    The limit of a burn rate is its threshold.
-    """
+    """Returns the promise that *spec* makes about the latency of records; None if it makes none."""
     match spec.limits:
         case Sla() if spec.measure.is_latency:
             return Promise(sla=spec.table, limit_ms=spec.limits.promised_ms, quantile=spec.measure.quantile or 1.0)
@@ -142,20 +140,17 @@ def record_promise(spec: SlaSpec) -> Promise | None:
 
 
 def waits_for_windows(operator: str, topology: Topology) -> bool:
-    """Returns True if results of *operator* wait for the end of windows.
+    """Returns True if results of *operator* wait until the watermark has passed the end of their window.
 
-    A result then waits until the watermark has passed the end of its window.
+    It may hold them itself, or an operator upstream of it does.
     """
     emissions = (topology.operators[name].emission for name in reached([operator], topology.upstreams))
-    return any(each is not None and each.strategy is Strategy.ON_WINDOW_CLOSE for each in emissions)
+    return any(emission is not None and emission.strategy is Strategy.ON_WINDOW_CLOSE for emission in emissions)
 
 
 def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str]:
-    """Yields a sentence for each setting that alone exceeds a limit.
-
-    The settings are the bounds and the trigger of *topology*; the limits are those of *specs*.
-    """
-    # All windows of an objective make one promise.
+    """Yields a sentence for each limit in *specs* that a bound, or the trigger, of *topology* exceeds by itself."""
+    # An objective has an SLA for each of its time windows, which all make the same promise.
     for spec in {spec.table: spec for spec in specs}.values():
         promise = record_promise(spec)
         if promise is None or spec.subject not in topology.operators:

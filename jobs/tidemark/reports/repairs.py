@@ -1,4 +1,4 @@
-"""Records decisions of people about repairs of streams."""
+"""Records what people decided about repairs of streams, and lets one repair run at a time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _PLAN = re.compile(r"^plan ([0-9a-f]{12}): ", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class RepairDecision:
-    """A decision about one command.
+    """What a person decided about one repair command.
 
     Attributes:
-        topology: the topology.
-        sub_topology: its sub-topology; None: all of them.
-        command: the command's name.
-        effect: what its dry run showed.
-        outcome: what became of it.
-        by: the person; None: there was no answer.
-        note: the reason that the person gave; empty: none.
-        result: output of the command, or its error.
-        asked_in: DAG, run and try of the task that asked; None: the command was run by hand.
+        topology: the name of the topology.
+        sub_topology: the sub-topology to repair, None for all of the topology.
+        command: the name of the command.
+        effect: what the dry run of the command showed.
+        outcome: what became of the command.
+        by: the person who decided, None if nobody answered.
+        note: the reason that the person gave, empty without one.
+        result: the output of the command, or its error; None if it was not run.
+        asked_in: DAG, run and try of the task that asked the person; None if the command was run by hand.
     """
 
     topology: str
@@ -51,10 +51,11 @@ class RepairDecision:
 def repair_lock(layout: Layout, topology: str) -> Iterator[None]:
     """Holds the lock of repairs of *topology* during the context.
 
-    Raises LockHeld, or AlreadyRunning in an object store, if another repair holds it for LOCKED_WITHIN_S.
+    Raises:
+        LockHeld: another repair has held the lock for LOCKED_WITHIN_S; in an object store it is AlreadyRunning.
     """
     home = layout.repair_control(topology)
-    # On a disk this lease is none.
+    # Only in an object store is this a lease; on a disk the file below is the lock.
     with Control(home).held_alone(patience_s=LOCKED_WITHIN_S):
         if isinstance(home, ObjectPath):
             yield
@@ -65,7 +66,7 @@ def repair_lock(layout: Layout, topology: str) -> Iterator[None]:
 
 
 def record_repair(layout: Layout, made: RepairDecision, *, at_ms: int) -> None:
-    """Adds a row for the decision *made* at *at_ms*, epoch ms."""
+    """Adds a row to `decisions` for what was decided (*made*) at *at_ms*, epoch ms."""
     from tidemark.storage.delta.report_tables import add_rows  # tasks of Airflow need it, and parsers of DAGs do not
 
     kind = DecisionSubject.TOPOLOGY if made.sub_topology is None else DecisionSubject.SUB_TOPOLOGY
@@ -87,18 +88,16 @@ def record_repair(layout: Layout, made: RepairDecision, *, at_ms: int) -> None:
 
 
 def with_plan(effect: str, plan: str) -> str:
-    """Returns the output of a dry run with *effect* and *plan*."""
+    """Returns the output of a dry run: its *effect*, and how to carry out exactly that *plan*."""
     return f"{effect}\nplan {plan}: nothing was changed; to do this and nothing else, add --plan {plan}"
 
 
 def split_plan(output: str) -> tuple[str, str | None]:
-    """Returns effect and plan of a dry run's *output*.
-
-    The plan is None if there was nothing to do.
+    """Returns the effect and the plan in the *output* of a dry run; the plan is None if there was nothing to do.
 
     >>> split_plan(with_plan("2 records would be sent again", "0123456789ab"))
     ('2 records would be sent again', '0123456789ab')
     """
     plans = [*_PLAN.finditer(output)]
-    # Text of others, such as names, comes before.
+    # The effect may quote text of others that looks like a plan, so the last one counts.
     return (output[: plans[-1].start()].rstrip("\n"), plans[-1][1]) if plans else (output.rstrip("\n"), None)

@@ -1,6 +1,6 @@
 """The first answer of `why`: who owns the time, or the records, for which results are missing.
 
-It is that of the account of time (`account.silence`). The findings of the walk are remarks below it.
+The account of time gives that answer (`account.silence`). What the walk upstream finds is listed below it as remarks.
 """
 
 from __future__ import annotations
@@ -29,15 +29,22 @@ from tidemark.why.evidence.snapshot import Scene
 
 @cache
 def cause_named(owner: str) -> Cause:
-    """Returns the cause of findings that name *owner*: a rule may have declared one of that name."""
+    """Returns the cause that a rule has declared under the name of *owner*; without one, a fault of that name."""
     rules()  # imports the files that declare causes
     return declared(owner) or Cause(owner, Trait.FAULT)
 
 
 def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored: Stored) -> list[WhyFinding]:
-    """Returns whose it is that *operators* give no results at the instant of *scene*: who owns most comes first.
+    """Returns a finding for each owner because of whom *operators* give no results at the instant of *scene*.
 
-    There are none of an operator whose results come as usual, or if a table is damaged: the walk names the damage.
+    The owner of most of the time, or of most records, comes first. An operator whose results come as usual has no
+    finding. If a table is damaged there is no finding at all: the walk names the damage.
+
+    Args:
+        scene: the facts of the topology at the instant that is asked about.
+        layout: where the tables of the topology are.
+        operators: names of operators of that topology.
+        stored: the tables that were opened already, so that all answers come from the same versions.
     """
     topology = scene.topology
     try:
@@ -45,30 +52,33 @@ def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored:
             found = causes_of_silence(topology, layout, tuple(operators), at_ms=scene.at_ms, stored=stored)
     except UnreadableFile:
         return []
-    explained = ((name, each) for name, each in found.items() if not _is_at_rest(scene, each))
-    return [each for name, explanation in explained for each in _findings(scene, name, explanation)]
+    return [
+        finding
+        for operator, explanation in found.items()
+        if not _is_at_rest(scene, explanation)
+        for finding in _findings(scene, operator, explanation)
+    ]
 
 
 def _is_at_rest(scene: Scene, explanation: Explanation) -> bool:
-    """Returns True if a stream that *explanation* names as absent has ended as it should, and left nothing unread.
+    """Returns True if a stream that *explanation* blames for its absence has ended as it should, with nothing unread.
 
-    Nothing is known to be missing then: that records have come since is taken for granted by the account alone.
+    Then nothing is known to be missing. The account assumes that records have come since the driver ended; here nobody
+    has seen any.
     """
-    absent = {leaf.detail for leaf in explanation.leaves if leaf.owner == ABSENCE}
-    streams = [sub for sub in scene.topology.sub_topologies if f"{scene.topology.name}/{sub.name}" in absent]
-    return any(
-        scene.facts[sub.name].driver.liveness in AT_REST and not Inputs(scene).has_unread(sub) for sub in streams
-    )
+    absent_streams = {leaf.detail for leaf in explanation.leaves if leaf.owner == ABSENCE}
+    absent = [sub for sub in scene.topology.sub_topologies if f"{scene.topology.name}/{sub.name}" in absent_streams]
+    return any(scene.facts[sub.name].driver.liveness in AT_REST and not Inputs(scene).has_unread(sub) for sub in absent)
 
 
 def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:
     topology = scene.topology
-    # What settings take needs no history.
-    is_known = explanation.has_history or explanation.answer is Answer.CANNOT_BE_KEPT
-    for leaf, whose in zip(explanation.leaves, each_did(explanation), strict=True):
-        # Why nobody runs a stream whose driver has failed, or was drained, is known, and so is what to do.
-        why = ended(scene, leaf.detail) if leaf.owner == ABSENCE else None
-        said = [whose, *([why.seen] if why else []), *([] if is_known else [NO_HISTORY])]
+    # The lengths that settings take are known without a history.
+    is_usual_known = explanation.has_history or explanation.answer is Answer.CANNOT_BE_KEPT
+    for leaf, what_it_did in zip(explanation.leaves, each_did(explanation), strict=True):
+        # A driver that has failed, or was drained, has left a reason and a remedy, which are better than the owner's.
+        end = ended(scene, leaf.detail) if leaf.owner == ABSENCE else None
+        sentences = [what_it_did, *([end.seen] if end else []), *([] if is_usual_known else [NO_HISTORY])]
         name, partition = AlertCause(owner=leaf.owner, detail=leaf.detail).place
         yield WhyFinding(
             cause=cause_named(leaf.owner),
@@ -77,8 +87,8 @@ def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator
             input=name if name in topology.operators else None,
             partition=partition,
             since_ms=leaf.since_ms,
-            seen="; ".join(said),
-            remedy=why.remedy if why else remedy_of(leaf),
+            seen="; ".join(sentences),
+            remedy=end.remedy if end else remedy_of(leaf),
             owner=leaf.owner,
             detail=leaf.detail or None,
             amount_ms=leaf.amount_ms,
@@ -88,12 +98,22 @@ def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator
         )
 
 
-def of_broken_sla(topology: Topology, subject: str | None, cause: AlertCause, blocked_by: str) -> WhyFinding:
-    """Returns the *cause* of a broken SLA about *subject*, which a check has told as *blocked_by*."""
+def finding_of_sla(topology: Topology, subject: str | None, cause: AlertCause, blocked_by: str) -> WhyFinding:
+    """Returns the *cause* of a broken SLA as a finding.
+
+    The finding is shown at an operator of the SLA's subject. If the subject is none, the operator that the cause names
+    is next, then a terminal operator of the stream to blame, and last one of the topology.
+
+    Args:
+        topology: the topology that the SLA is about.
+        subject: the operator or table of the SLA.
+        cause: the owner that the check has blamed.
+        blocked_by: the sentence in which the check has told that cause.
+    """
     operators, (name, partition) = topology.operators, cause.place
-    of_subject = [each.name for each in operators.values() if subject in {each.name, each.result_table}]
-    sub = (cause.stream or "").split("/")[-1]
-    of_stream = [name for each in topology.sub_topologies if each.name == sub for name in sorted(each.terminals())]
+    of_subject = [operator.name for operator in operators.values() if subject in {operator.name, operator.result_table}]
+    blamed = (cause.stream or "").split("/")[-1]
+    of_stream = [name for sub in topology.sub_topologies if sub.name == blamed for name in sorted(sub.terminals())]
     is_operator = name in operators
     operator = [*of_subject, *([name or ""] if is_operator else []), *of_stream, *topology.terminals][0]
     return WhyFinding(

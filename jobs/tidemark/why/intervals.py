@@ -1,4 +1,4 @@
-"""Explains if an interval of a table is complete, and why not."""
+"""Says whether an interval of a table is complete, and if it is not, what it waits for."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ from tidemark.why.evidence.snapshot import Scene, watermark_text
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalState:
-    """The state of an interval of a table.
+    """How far an interval of a table is: open, complete, or changed after it was complete.
 
     Instants are epoch ms UTC.
 
     Attributes:
-        operator: the operator that has the table.
-        start_ms: start of the interval, record time.
-        end_ms: its end.
-        is_complete: the watermark has passed its end and the allowed lateness. None: it is before the first interval,
-            or the table has none.
+        operator: the operator that writes the table.
+        start_ms: start of the interval, record time, included.
+        end_ms: end of the interval, record time, excluded.
+        is_complete: the watermark has passed the end of the interval and the allowed lateness. The value is None if the
+            interval is before the first one of the table.
         is_final: late records do not change a complete interval, since they are set aside.
-        watermark_needed_ms: the watermark that completes it.
-        complete_at_ms: decision time at which it was complete first; None: it is not, or has no row.
-        records: its records at the operator; None: not counted.
-        reopenings: batches that changed it after it was complete.
-        by_idleness: an idle partition had not passed it.
-        reason: what it waits for, or waited for longest; what happened to it since.
-        expected_at_ms: the clock at which it will be complete; None: it is, or that cannot be estimated.
-        changes: changes after which rows of the table mean something else, since a week before it was complete.
+        watermark_needed_ms: the watermark that completes the interval.
+        complete_at_ms: decision time of the batch that completed the interval. The value is None if no row tells of it.
+        records: records of the interval at the operator, None where they were not counted.
+        reopenings: number of batches that changed the interval after it was complete.
+        by_idleness: a partition had not come to the end of the interval, and nobody waited for it because it was idle.
+        reason: what the interval waits for, or waited for longest, and what happened to it since.
+        expected_at_ms: when the interval will be complete, by the clock. The value is None if it is complete, or if no
+            estimate can be made.
+        changes: changes of the topology, since a week before the interval was complete, after which rows of the table
+            mean something else.
     """
 
     operator: str
@@ -67,26 +69,23 @@ class IntervalState:
 
 
 def table_operator(topology: Topology, table: str) -> Operator | None:
-    """Returns the operator that has *table* and the key `complete`.
-
-    It may be the name of the operator itself. None: no operator has both.
-    """
-    named = (o for o in topology.operators.values() if o.complete and table in {o.name, o.result_table})
-    return next(named, None)
+    """Returns the operator with the key `complete` that writes *table*, or whose name *table* is; None without one."""
+    with_intervals = (operator for operator in topology.operators.values() if operator.complete)
+    return next((operator for operator in with_intervals if table in {operator.name, operator.result_table}), None)
 
 
 def newest_time_ms(of: Scene, operator: Operator) -> int | None:
-    """Returns the newest record time in the stream of *operator*."""
+    """Returns the newest record time in the stream of *operator*, epoch ms; None before the first record."""
     marks = of.of(operator.name).marks.values()
     return max(present(each for mark in marks for each in (mark.max_timestamp_ms, mark.watermark_ms)), default=None)
 
 
 def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState:
-    """Returns the state of an interval of *operator*.
+    """Returns the state of the interval of *operator* that *time_ms* lies in.
 
     Args:
-        of: the scene of the topology, whose instant is the decision time up to which rows count.
-        operator: with the key `complete`.
+        of: the scene of the topology. Rows of batches that were decided after its instant do not count.
+        operator: an operator with the key `complete`.
         time_ms: a record time in the interval, epoch ms.
 
     Raises:
@@ -107,9 +106,9 @@ def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState
         watermark_needed_ms=passed_ms,
     )
     rows = of.of(operator.name).completions(operator.name)
-    own = rows.filter(pl.col("interval_start") == start_ms, pl.col("interval_end") == end_ms)
-    if own.height:
-        return state(is_complete=True, **_of_rows(own, _sources(of, operator)))
+    of_interval = rows.filter(pl.col("interval_start") == start_ms, pl.col("interval_end") == end_ms)
+    if of_interval.height:
+        return state(is_complete=True, **_completion(of_interval, _sources(of, operator)))
     if rows.height and end_ms <= min(rows["interval_start"]):
         reason = f"the first interval of {operator.name} is that of {iso(min(rows['interval_start']))}"
         return state(is_complete=None, reason=reason)
@@ -118,12 +117,12 @@ def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState
             return state(is_complete=True, reason=_OTHER_LENGTH)
         reason = "it has no record, and lies in a jump of time"
         return state(is_complete=True, records=0, reason=reason)
-    reason, expected_at_ms = _waits(of, operator, passed_ms)
+    reason, expected_at_ms = _reason_and_estimate(of, operator, passed_ms)
     return state(is_complete=False, reason=reason, expected_at_ms=expected_at_ms)
 
 
 def with_changes(state: IntervalState, tables: Tables, of: Scene) -> IntervalState:
-    """Returns *state* with the changes of the topology that *tables* have."""
+    """Returns *state* with the changes of its topology since it was complete, read from *tables*."""
     since_ms = of.at_ms if state.complete_at_ms is None else state.complete_at_ms
     over = with_compared(Interval(min(since_ms, of.at_ms), of.at_ms + 1))
     changes = concerning(topology_changes(tables, of.topology.name, over), of.topology, state.operator)
@@ -142,7 +141,8 @@ def _sources(of: Scene, operator: Operator) -> list[Source]:
 def _too_short(sources: Sequence[Source], *, by_idleness: bool) -> str:
     """Says which settings of *sources* were too short for a late record.
 
-    Without idleness every partition had passed the interval by a record of its own, less the bound.
+    Every partition that was not idle had passed the interval by its newest record less the bound, so the bound of its
+    source was too short. With idleness, `idle_after` may have been.
     """
     settings = [f'bound = "{length_in_toml(source.bound_ms)}" of {source.name}' for source in sources]
     if by_idleness:
@@ -153,23 +153,23 @@ def _too_short(sources: Sequence[Source], *, by_idleness: bool) -> str:
     return f"{' or '.join(settings)} is too short for it"
 
 
-def _of_rows(rows: pl.DataFrame, sources: Sequence[Source]) -> Mapping[str, Any]:
-    """Returns fields of the state from an interval's *rows*, oldest first.
+def _completion(rows: pl.DataFrame, sources: Sequence[Source]) -> Mapping[str, Any]:
+    """Returns what the *rows* of an interval tell of its completion and its reopenings, as fields of its state.
 
-    *sources* are those whose records reach the table.
+    The rows are in order, the oldest first, and *sources* are those whose records reach the table.
     """
     first, last = rows.row(0, named=True), rows.row(-1, named=True)
     reason = "it waited for nothing"
     if first["waited_for"] is not None:
-        part = first["waited_for_partition"]
-        place = first["waited_for"] if part is None else f"{first['waited_for']} partition {part}"
-        reason = f"it waited longest for {place}: {for_people(first['waited_ms'])}"
+        number = first["waited_for_partition"]
+        partition = first["waited_for"] if number is None else f"{first['waited_for']} partition {number}"
+        reason = f"it waited longest for {partition}: {for_people(first['waited_ms'])}"
     elif first["by_idleness"]:
         reason = "it waited for no record: silence of an idle partition let the watermark advance"
     if last["reopened_at"] is not None:
         where = f"partition {last['cause_partition']}, offset {last['cause_offset']}"
         reason += f"; reopened at {iso(last['reopened_at'])}: {last['cause']}, {where}"
-        # A mark of time of a trusted writer moves the watermark without a bound.
+        # A writer that Tidemark trusts (`written_by`) tells its own watermark, which moves ours without a bound.
         if last["cause"] == "late_record" and not any(source.written_by for source in sources):
             reason += f": {_too_short(sources, by_idleness=first['by_idleness'])}"
     return {
@@ -181,8 +181,11 @@ def _of_rows(rows: pl.DataFrame, sources: Sequence[Source]) -> Mapping[str, Any]
     }
 
 
-def _slowest(of: Scene, sub: SubTopology) -> str:
-    """Names the partition for which the watermark of *sub* waits, also beyond hops; empty if it is not known."""
+def _slowest_partition(of: Scene, sub: SubTopology) -> str:
+    """Returns a clause that names the partition for which the watermark of *sub* waits; empty if it is not known.
+
+    If *sub* waits for another stream, the partition is the one for which that stream waits.
+    """
     marks = of.of(sub.operators[0].name).marks
     mark = marks.get((None, None))
     name = mark.blocked_by if mark else None
@@ -190,7 +193,7 @@ def _slowest(of: Scene, sub: SubTopology) -> str:
         if source.name == name:
             match source:
                 case HopSource():
-                    return _slowest(of, of.sub(source.repartition))
+                    return _slowest_partition(of, of.sub(source.repartition))
                 case Source():
                     break
                 case _:
@@ -198,39 +201,40 @@ def _slowest(of: Scene, sub: SubTopology) -> str:
     partition = Watermarks(of, Inputs(of)).slowest(sub, name)
     if partition is None:
         return ""
-    place = marks.get((name, partition))
+    slowest = marks.get((name, partition))
     return (
         f", and {name} partition {partition}, which holds the watermark back, to "
-        f"{watermark_text(place.max_timestamp_ms if place else None)}"
+        f"{watermark_text(slowest.max_timestamp_ms if slowest else None)}"
     )
 
 
-def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int | None]:
-    """Returns what an interval waits for, and when it is expected.
+def _reason_and_estimate(of: Scene, operator: Operator, completing_ms: int) -> tuple[str, int | None]:
+    """Returns what an interval of *operator* waits for, and when it should be complete, epoch ms.
 
-    *passed_at_ms* is the watermark that it needs.
+    *completing_ms* is the watermark that completes the interval. The instant is None where it cannot be estimated:
+    before the first record, without a driver, after a fault, or if the driver does not catch up.
     """
     sub, facts = of.sub(operator.name), of.of(operator.name)
     mark, newest_ms = facts.marks.get((None, None)), newest_time_ms(of, operator)
     if mark is None or mark.watermark_ms is None or newest_ms is None:
         return "no record was read yet", None
-    time = f"the watermark is {watermark_text(mark.watermark_ms)}, and {iso(passed_at_ms)} is needed"
-    if mark.watermark_ms >= passed_at_ms:
+    time = f"the watermark is {watermark_text(mark.watermark_ms)}, and {iso(completing_ms)} is needed"
+    if mark.watermark_ms >= completing_ms:
         return f"{time}: an operator holds results, or the driver has not written the row yet", None
-    findings = in_order([*Watermarks(of, Inputs(of)).holding(sub, passed_at_ms)])
+    findings = in_order([*Watermarks(of, Inputs(of)).holding(sub, completing_ms)])
     is_running = facts.driver.liveness in RUNS
     if not is_running:
         findings = [*drivers(of, operator.name), *findings]
-    come = _come(of, sub, mark.watermark_ms)
-    reason = f"{time}: {findings[0].line if findings else come}"
+    progress = _progress(of, sub, mark.watermark_ms)
+    reason = f"{time}: {findings[0].line if findings else progress}"
     beat = facts.driver.beat
     is_faulty = any(Trait.FAULT in finding.cause.traits for finding in findings)
-    # A driver that is behind, and does not catch up, has rates and no end.
+    # The heartbeat of a driver that does not catch up has an arrival rate, and no instant at which it will have.
     if beat is None or not is_running or is_faulty or (beat.arrival_per_s is not None and beat.eta_at_ms is None):
         return reason, None
     bounds_ms = [source.bound_ms for source in sub.outside_sources]
     expected_at_ms = reached_at_ms(
-        passed_at_ms,
+        completing_ms,
         watermark_ms=mark.watermark_ms,
         now_ms=facts.tables.batches["decided_at"][-1],
         bound_ms=max(bounds_ms, default=0),
@@ -240,12 +244,13 @@ def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int |
     return reason, expected_at_ms if expected_at_ms >= of.at_ms else None
 
 
-def _come(of: Scene, sub: SubTopology, watermark_ms: int) -> str:
-    """Says to which record time records have come, or what has moved the watermark of *sub* beyond them."""
+def _progress(of: Scene, sub: SubTopology, watermark_ms: int) -> str:
+    """Says up to which record time *sub* has read; if its watermark is beyond that, what has moved it there."""
     marks = of.of(sub.operators[0].name).marks.values()
     newest_ms = max(present(mark.max_timestamp_ms for mark in marks), default=None)
     if newest_ms is None or watermark_ms <= newest_ms:
-        return f"records have come to {iso(watermark_ms if newest_ms is None else newest_ms)}{_slowest(of, sub)}"
+        read_until_ms = watermark_ms if newest_ms is None else newest_ms
+        return f"records have come to {iso(read_until_ms)}{_slowest_partition(of, sub)}"
     silent = [source.name for source in of.sources(sub.operators[-1].name).values() if source.idle_advances]
     mover = (
         f"silence has moved it (idle_advances of {', '.join(silent)})" if silent else "it has moved without a record"

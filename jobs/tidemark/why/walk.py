@@ -1,8 +1,8 @@
 """Explains why an operator gave no results, from tables of one instant.
 
-The walk goes from the operator upstream. Records that came in after its newest result and were not sent on are the
-reason, if there are any; otherwise the reason lies further up. Where a window waits for the watermark, it is followed
-to the partition that holds it back. The first finding explains most. Instants are epoch ms.
+The walk starts at the operator and goes upstream. If records came in after its newest result and it did not send them
+on, they are the reason; otherwise the reason lies further up. Where a window waits for the watermark, the walk goes on
+at the partition that holds the watermark back. The first finding explains most. Instants are epoch ms.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ OF_DRIVERS = frozenset(
         MISSING_RIGHT,
     }
 )  # fmt: skip
-"""Causes whose place is a driver: every operator of it waits."""
+"""Causes that lie in a driver, so that every operator of its streams waits."""
 CHECK_PRODUCER = "check that its producer runs, if you expect more"
-_LEFT_OUT = {"suppressed": ALL_SUPPRESSED, "filtered": ALL_FILTERED, "quarantined": POISON_AT_HEAD}
-"""By outcome, the cause."""
+_CAUSE_OF_OUTCOME = {"suppressed": ALL_SUPPRESSED, "filtered": ALL_FILTERED, "quarantined": POISON_AT_HEAD}
+"""Why records were not sent on, by their outcome."""
 
 
 def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[WhyFinding]:
-    """Explains why *operator* gave no results at *at_ms*, best reason first.
+    """Explains why *operator* gave no results at *at_ms* (epoch ms), the best reason first.
 
-    Without *operator* it explains each terminal operator of *topology*.
+    Without *operator*, the answer is about each terminal operator of *topology*. Tables are read as *layout* has them.
 
     Raises:
         InvalidArgument: there is no such operator.
@@ -105,7 +105,7 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
 
 
 def known(topology: Topology, operator: str | None) -> str | None:
-    """Returns *operator*.
+    """Returns *operator*, after a check that *topology* has it.
 
     Raises:
         InvalidArgument: *topology* has no such operator.
@@ -117,21 +117,21 @@ def known(topology: Topology, operator: str | None) -> str | None:
 
 
 def told_once(findings: Iterable[WhyFinding]) -> list[WhyFinding]:
-    """Returns *findings* without those that tell again, of another operator, how the driver of a stream is."""
-    once: dict[object, WhyFinding] = {}
+    """Returns *findings* with one for each state of a driver, which is found again at each of its operators."""
+    distinct: dict[object, WhyFinding] = {}
     for finding in findings:
-        once.setdefault((finding.cause, finding.seen) if finding.cause in OF_DRIVERS else finding, finding)
-    return [*once.values()]
+        distinct.setdefault((finding.cause, finding.seen) if finding.cause in OF_DRIVERS else finding, finding)
+    return [*distinct.values()]
 
 
 def remarks() -> list[Cause]:
-    """Returns the causes that a walk can find, by word."""
+    """Returns the causes that a walk can find, in the order of their names."""
     rules()  # imports the files that declare causes
     return with_a_meaning()
 
 
 def is_harmless(word: str) -> bool:
-    """Returns True if *word* is a cause that is no fault."""
+    """Returns True if *word* names a cause that is no fault."""
     rules()  # imports the files that declare causes
     cause = declared(word)
     return cause is not None and bool(cause.traits & HARMLESS)
@@ -145,15 +145,22 @@ def scene(
     recent_ms: int = RECENT_MS,
     stored: Stored | None = None,
 ) -> Scene:
-    """Returns the facts of *topology* at *at_ms*, in tables of which some may be *stored* as others have opened them.
+    """Returns the facts of *topology* at an instant.
 
-    Each table but `batches` is opened when it is first needed. *recent_ms* is that of `FactTables`.
+    Each table but `batches` is opened when it is first needed.
+
+    Args:
+        topology: the topology whose streams are looked at.
+        layout: where its tables and control folders are.
+        at_ms: the instant, epoch ms; later rows do not count.
+        recent_ms: how far back before that rows are read.
+        stored: tables that were opened already, so that several answers come from the same versions.
     """
     facts: dict[str, StreamFacts] = {}
     opened = stored or Stored()
     for sub in topology.sub_topologies:
         home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
-        # A batch counts with its row in `batches`, which is written last: tables that are opened later have all of it.
+        # The row in `batches` is the last that a batch writes: all tables that are opened after this one have its rows.
         opened.snapshot(home / BATCHES.name)
         tables = FactTables(stored_in(home, opened), at_ms, recent_ms=recent_ms)
         facts[sub.name] = StreamFacts(tables, home, control, topology.trigger_ms)
@@ -161,62 +168,62 @@ def scene(
 
 
 class Walk:
-    """Walks upstream through *scene*, through each operator once."""
+    """Walks upstream through *scene*, visiting each operator once."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._inputs = Inputs(scene)
         self._watermarks = Watermarks(scene, self._inputs)
         self._windows = HeldWindows(scene, self._inputs, self._watermarks)
-        # Operators share upstreams.
+        # Operators may share an upstream, whose reasons are found once.
         self._walked: dict[str, list[WhyFinding]] = {}
         self._set_aside = cache(self._find_set_aside)
 
     def explain(self, operator: str | None = None) -> list[WhyFinding]:
-        """Explains missing results, best reason first.
-
-        They are those of *operator*, or of each terminal one.
-        """
+        """Explains why *operator* gives no results, the best reason first; without a name, each terminal operator."""
         findings: list[WhyFinding] = []
         for name in [operator] if operator else self._scene.topology.terminals:
             try:
                 with naming_damage(self._scene.tables):
-                    findings += self._about(name)
+                    findings += self._reasons_for(name)
             except UnreadableFile as damage:
                 findings.append(file_unreadable(self._scene, name, damage))
         return in_order(findings)
 
-    def _about(self, name: str) -> list[WhyFinding]:
-        """Returns why the operator *name* gives nothing; empty while a driver has told more than its tables have."""
+    def _reasons_for(self, name: str) -> list[WhyFinding]:
+        """Returns why the operator *name* gives no results.
+
+        There is no finding while the driver has finished its first batch, and that is not in the tables yet.
+        """
         findings = list(drivers(self._scene, name))
         # Without a batch there is no table to reason from.
         if not self._scene.of(name).tables.batches.height:
             if findings or self._scene.of(name).has_finished:
                 return findings
-            # A driver that has planned its first batch since its newest heartbeat has nothing wrong.
+            # The driver has planned its first batch since its newest heartbeat: that is no fault.
             seen = f"the first batch of {self._scene.sub(name).name} was planned, and has not finished"
             return [self._scene.finding(BEING_READ, name, seen, "wait")]
         findings += self._walk(name)
         for rule in rules():
             findings += rule(self._scene, name)
-        return findings or [self._in_time(name)]
+        return findings or [self._no_reason(name)]
 
     def _walk(self, name: str) -> Sequence[WhyFinding]:
-        """Returns reasons in the operator *name* or, without any, upstream."""
+        """Returns the reasons in the operator *name* and, where it has none, upstream of it."""
         if name not in self._walked:
             self._walked[name] = self._reasons_in(self._scene.operator(name))
         return self._walked[name]
 
     def _reasons_in(self, operator: Operator) -> list[WhyFinding]:
         if isinstance(operator, Reading):
-            return self._reading(operator)
-        findings = [*self._inputs.late(operator), *self._held(operator)]
-        for flow in operator.flows:
-            findings += self._walk(flow)
-        return [*findings, *self._left_out(operator)]
+            return self._reasons_in_source(operator)
+        findings = [*self._inputs.late(operator), *self._reasons_to_hold(operator)]
+        for upstream in operator.flows:
+            findings += self._walk(upstream)
+        return [*findings, *self._not_sent_on(operator)]
 
-    def _reading(self, source: Reading) -> list[WhyFinding]:
-        """Returns reasons in *source* or, without any, before its hop."""
+    def _reasons_in_source(self, source: Reading) -> list[WhyFinding]:
+        """Returns the reasons in *source* and, where it has none, in the operators of the warehouse that write it."""
         match source:
             case Source():
                 findings = self._inputs.source(source)
@@ -228,41 +235,41 @@ class Walk:
             case _:
                 assert_never(source)
 
-    def _left_out(self, operator: Operator) -> list[WhyFinding]:
-        """Returns the outcomes of records since the newest result, most first.
+    def _not_sent_on(self, operator: Operator) -> list[WhyFinding]:
+        """Returns why *operator* sent on no update since its newest result, the outcome of most updates first.
 
-        Records that wait are not among them.
+        Updates that it still holds are not among them (`_reasons_to_hold`).
         """
         rows = self._scene.of(operator.name).outcomes.since_last_result(operator.name)
         whole = f"of {counted(int(rows['records_in'].sum()), 'update')} since its newest result"
-        counts = Counter({word: int(rows[word].sum()) for word in _LEFT_OUT})
+        counts = Counter({word: int(rows[word].sum()) for word in _CAUSE_OF_OUTCOME})
         findings = []
         for word, n in counts.most_common():
             if n:
-                left_out = rows.filter(pl.col(word) > 0)["batch_id"]
-                reasons = self._reasons(operator, left_out) if word == "quarantined" else ""
+                batches = rows.filter(pl.col(word) > 0)["batch_id"]
+                reasons = self._quarantine_reasons(operator, batches) if word == "quarantined" else ""
                 observation = f"{n:,} {whole} {'was' if n == 1 else 'were'} {word}{reasons}"
-                remedy = self._remedy_if(word, operator)
-                since_ms, cause = first(rows, word), _LEFT_OUT[word]
+                remedy = self._remedy_for(word, operator)
+                since_ms, cause = first(rows, word), _CAUSE_OF_OUTCOME[word]
                 findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
         if counts["filtered"] and operator.joined_table:
-            of_table = self._walk(operator.joined_table)
+            table_findings = self._walk(operator.joined_table)
             # If the table never had a row, its empty source explains more than the missing matches.
-            never_had_rows = any(finding.cause is SOURCE_EMPTY for finding in of_table)
-            findings = [*of_table, *findings] if never_had_rows else [*findings, *of_table]
+            never_had_rows = any(finding.cause is SOURCE_EMPTY for finding in table_findings)
+            findings = [*table_findings, *findings] if never_had_rows else [*findings, *table_findings]
         return findings
 
-    def _remedy_if(self, word: str, operator: Operator) -> str:
-        """Returns what to do if the outcome of updates at *operator* is *word* of _LEFT_OUT."""
+    def _remedy_for(self, outcome: str, operator: Operator) -> str:
+        """Returns what to do about updates at *operator* with an *outcome* of _CAUSE_OF_OUTCOME."""
         remedies = {
             "suppressed": "no action is needed if the values are the same; the table suppressed lists them",
             "filtered": operator.remedy_if_filtered,
             "quarantined": f"look at them: {quarantine_query(self._scene, operator.name)}",
         }
-        return remedies[word]
+        return remedies[outcome]
 
-    def _held(self, operator: Operator) -> Iterator[WhyFinding]:
-        """Yields why results of *operator* wait, unless its newest batch had some."""
+    def _reasons_to_hold(self, operator: Operator) -> Iterator[WhyFinding]:
+        """Yields why *operator* holds results back, unless it has sent some in its newest batch."""
         newest = self._scene.of(operator.name).outcomes.newest(operator.name)
         held = newest["held_after"].sum()
         if not held or newest["gave"].sum():
@@ -270,7 +277,7 @@ class Walk:
         since_ms = first(self._scene.of(operator.name).outcomes.since_last_result(operator.name), "held_after")
         emission = operator.emission
         if emission is not None and emission.interval_ms is not None:
-            # Intervals begin at the multiples of their length since the epoch.
+            # Intervals of `periodic` begin at multiples of their length since the epoch.
             due_ms = (newest["decided_at"].item() // emission.interval_ms + 1) * emission.interval_ms
             yield self._scene.finding(
                 HELD_UNTIL_INTERVAL,
@@ -283,8 +290,11 @@ class Walk:
         elif operator.windows:
             yield from self._windows.waiting(operator, operator.windows, since_ms)
 
-    def _in_time(self, name: str) -> WhyFinding:
-        """Returns a finding for *name* when no other one explains a silence."""
+    def _no_reason(self, name: str) -> WhyFinding:
+        """Returns what is left to say of the operator *name* when the walk has found no reason for a silence.
+
+        Its first records may be on their way, its sources may be quiet, or nothing is wrong.
+        """
         rows = self._scene.of(name).outcomes.newest(name, pl.col("gave") > 0)
         if not rows.height and self._has_first_records(name):
             observation = "no record has reached it yet, and the first ones wait unread or are being read on the way"
@@ -296,30 +306,31 @@ class Walk:
         sources = self._scene.sources(name)
         quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
         silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
-        came = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read"
-        aside = [each for before in self._scene.topology.path_into(name) for each in self._set_aside(before.name)]
+        gave = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read"
+        path = self._scene.topology.path_into(name)
+        set_aside = [noted for upstream in path for noted in self._set_aside(upstream.name)]
         if silent_ms and len(silent_ms) == len(sources):
             # Records that wait are no silence, however long none was read.
-            if waiting := [each for source in quiet for each in self._inputs.waiting(source)]:
+            if waiting := [finding for source in quiet for finding in self._inputs.waiting(source)]:
                 return waiting[0]
             newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
             subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
             # A new driver may have looked since then, and told nothing yet.
             known = "" if self._scene.of(newest).driver.looks else " by the newest look that is known"
-            silence = f"{subject} been silent for {for_people(newest_ms)}{known}; before, {came}"
-            observation = "; ".join([silence, *(observation for observation, _ in aside)])
+            silence = f"{subject} been silent for {for_people(newest_ms)}{known}; before, {gave}"
+            observation = "; ".join([silence, *(observation for observation, _ in set_aside)])
             check = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
-            remedy = "; ".join(dict.fromkeys([check, *(remedy for _, remedy in aside)]))
+            remedy = "; ".join(dict.fromkeys([check, *(remedy for _, remedy in set_aside)]))
             read_ms = self._inputs.last_read_ms(sources[newest])
             return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=newest, since_ms=read_ms)
         for source, length_ms in silent_ms.items():
-            aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
-        observation = "; ".join([came, *(observation for observation, _ in aside)])
-        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
+            set_aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
+        observation = "; ".join([gave, *(observation for observation, _ in set_aside)])
+        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in set_aside)) or "no action is needed"
         return self._scene.finding(NOTHING_WRONG, name, observation, remedy)
 
     def _has_first_records(self, name: str) -> bool:
-        """Returns True if no record has reached *name*, and a stream on the way to it has some that it has not read."""
+        """Returns True if no record has reached the operator *name* yet, and a stream before it has some to read."""
         topology = self._scene.topology
         if self._scene.of(name).outcomes.since_last_result(name)["records_in"].sum():
             return False
@@ -327,9 +338,9 @@ class Walk:
         return any(self._inputs.has_unread(topology.sub_topology(each)) for each in on_the_way)
 
     def _find_set_aside(self, name: str) -> list[tuple[str, str]]:
-        """Returns the records that operators set aside lately, with remedies.
+        """Returns what the operator *name* did lately to some of its records while it sent others on, with remedies.
 
-        They are set aside by *name* while other records were good, or were processed again.
+        Such records were late, quarantined, or late in a closed window that was processed again for them.
         """
         operator, found = self._scene.operator(name), list[tuple[str, str]]()
         facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
@@ -346,14 +357,14 @@ class Walk:
             if isinstance(operator, Source):
                 remedy += f"; correct the producer or the topology; then {requeue(self._scene, operator)}"
             are = "is" if bad == 1 else "are"
-            found.append((f"{bad:,} {of} {are} quarantined{self._reasons(operator, batches)}", remedy))
+            found.append((f"{bad:,} {of} {are} quarantined{self._quarantine_reasons(operator, batches)}", remedy))
         if again := rows["reopened"].sum():
             were, them = ("was", "it") if again == 1 else ("were", "them")
             observation = f"{again:,} {of} {were} late, and closed windows processed {them} again"
             found.append((observation, "the table requeued lists them"))
         return found
 
-    def _reasons(self, operator: Operator, batches: pl.Series) -> str:
+    def _quarantine_reasons(self, operator: Operator, batches: pl.Series) -> str:
         """Returns why *operator* quarantined records of *batches*, in brackets; empty if no row of them is kept."""
         bad = self._scene.of(operator.name).reads.quarantined(operator.name, batches)
         if not bad.height:

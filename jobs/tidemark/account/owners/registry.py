@@ -1,6 +1,6 @@
-"""Owners of time, an open list: a file of this folder that registers an Owner is all that a new one needs.
+"""Owners of time, an open list: to add an owner, add a file to this folder that registers it.
 
-A package of a user registers others in a module that is an entry point of the group `tidemark.owners`.
+A package of yours can register more, in a module that is an entry point of the group `tidemark.owners`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,27 @@ from tidemark.extensions import OpenList
 from tidemark.semantics.moved import Moved
 
 OF_TIME = frozenset({Moved.AGE, Moved.NUMBER})
-"""What an owner moves in whose time no result becomes visible: results are older, and until then fewer."""
+"""What an owner moves by taking time: results become visible later, and until then there are fewer."""
 OF_RECORDS = frozenset({Moved.AGE, Moved.NUMBER, Moved.REFUSAL, Moved.FIELDS})
-"""What an owner moves that sends records: when they come, how many, and with what in them."""
+"""What an owner moves by sending records: when they come, how many, and what is in them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Who owns a part of an age.
+    """Who can own a part of the age of a result.
 
     Attributes:
-        name: its word in the column `owner`.
-        parent: the owner that it is a part of, in the tree in which a cause is looked for; None for one that stands
-            alone.
+        name: the word in the column `owner`.
+        parent: the owner above it in the tree in which a cause is looked for; None if it stands alone.
         detail: what the column `detail` names. "the operator", "the source", "the sink" and "SOURCE/PARTITION" have a
             page.
-        says: what it did, as the beginning of a sentence, with the places {detail}, {stream} and {amount}.
-        proof: the facts without which its time is `unknown`.
-        remedy: what shortens its time, with the setting or the command that does.
-        moves: what it can move (`account.moves`).
-        has_time: False for an owner that only holds others together, and for which no part is booked.
-        works_on_records: whether its time grows with the number of records, so that the time spent on more records
-            than usual belongs to what made them wait.
+        says: what the owner did, as a clause with the fields {detail}, {stream} and {amount}.
+        proof: the facts that show its time; without them that time is `unknown`.
+        remedy: what shortens its time, with the setting or the command.
+        moves: the kinds of measures that it can be blamed for (`account.moves`).
+        has_time: False for an owner that never gets time itself, and only stands above others in the tree.
+        works_on_records: whether its time grows with the number of records. If so, the time that it spends on more
+            records than usual belongs to the owner that made these records wait.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Owner:
 
     @property
     def is_at_operator(self) -> bool:
-        """Whether its detail is an operator of the topology, such as a source, perhaps with a partition."""
+        """Whether the detail names an operator of the topology, such as a source, perhaps with a partition."""
         named = self.detail.partition(";")[0].rpartition(", ")[2]
         return named in {"the operator", "the source", "the sink", "SOURCE/PARTITION"}
 
@@ -57,7 +56,11 @@ OWNERS: OpenList[Owner] = OpenList("owner", group="tidemark.owners", package="ti
 
 
 def register(owner: Owner) -> str:
-    """Adds *owner* to the list, and returns its name; ValueError if another has it."""
+    """Adds *owner* to the list, and returns its name.
+
+    Raises:
+        ValueError: another owner has that name.
+    """
     return OWNERS.register(owner.name, owner).name
 
 

@@ -1,1 +1,1 @@
-"""Reads the measurements by which SLAs are judged."""
+"""Reads the facts by which SLAs are judged."""

@@ -1,7 +1,7 @@
 """Finds the batches that a check is about.
 
-`batches` grows with each batch, and a check needs the newest ones. So queries get the first batch of each sub-topology
-as a constant: DuckDB opens no file of earlier batches then.
+The table `batches` grows with each batch, and a check needs only the newest ones. So queries get the first batch of
+each sub-topology as a constant, and DuckDB opens no files of earlier batches.
 """
 
 from __future__ import annotations
@@ -31,35 +31,32 @@ FIRST = f"""
            max(t.batch_id) FILTER (t.read_n > 0) AS read_batch_id
     FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
 """
-"""Selects, by sub-topology, the first batch finished from $3 on.
+"""Selects, by sub-topology, the first batch finished from $3 on, or else the newest one before that.
 
-It is the newest one if none was finished since. It also selects the newest that read records.
+`read_batch_id` is the newest batch that read records.
 """
 
 
 @dataclass(frozen=True)
 class KnownBatches:
-    """Batches of `topology` that are known at an instant.
-
-    `first` has the first of them by sub-topology.
-    """
+    """The batches of `topology` that a query reads, with the first of each sub-topology in `first`."""
 
     topology: str
     first: Mapping[str, int]
 
     @property
     def sql(self) -> str:
-        """The tables `finished` and `later` of a query.
+        """The WITH tables `finished` and `later` of a query, in which $1 is the topology and $2 the instant.
 
-        Its $1 is the topology, and $2 the instant.
-        `finished` has the batches from `first` on. Those of a sub-topology before its batch in `later` are known.
+        `finished` has the batches from `first` on. Those that come before the batch of their sub-topology in `later`
+        had finished at the instant.
         """
-        parts = [
+        selects = [
             _finished(f"batch_id >= {batch_id} AND {is_text('sub_topology', sub)}")
             for sub, batch_id in self.first.items()
         ]
-        # Without parts there would be no valid query.
-        return f"finished AS ({' UNION ALL '.join(parts or [_finished('false')])}), {LATER}"
+        # A UNION needs at least one SELECT.
+        return f"finished AS ({' UNION ALL '.join(selects or [_finished('false')])}), {LATER}"
 
     def outcomes(self, topology: Topology) -> str:
         """Returns a SELECT of the rows of `operator_batches` that count updates in these batches.
@@ -67,7 +64,7 @@ class KnownBatches:
         Those of a sub-topology of *topology* without batches are read from the beginning.
         """
         first = {sub.name: 0 for sub in topology.sub_topologies} | dict(self.first)
-        # A row about tasks or a skip rate alone counts none.
+        # A row that is only about tasks, or a skip rate, counts no updates.
         counts = " OR ".join(f"{column} IS DISTINCT FROM 0" for column in COUNTED)
         of = f"SELECT * FROM operator_batches WHERE {is_text('topology', self.topology)} AND ({counts}) AND batch_id >="
         return " UNION ALL ".join(
@@ -81,10 +78,10 @@ def tables_of_batches(tables: Tables, topology: str) -> list[Path]:
 
 
 def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -> KnownBatches:
-    """Returns the batches from *since_ms* on, as known at *at_ms*.
+    """Returns the batches that finished between *since_ms* and *at_ms*, both epoch ms.
 
-    They begin with the newest batch if none was finished since. They never begin after the newest batch that read
-    records: batches of a silence have no outcomes.
+    If none did, they begin with the newest batch before. They also begin early enough to have the newest batch that
+    read records, since batches without records have no outcomes.
     """
     near = f"finished_at >= make_timestamptz({(since_ms - DAY_MS) * 1000})"
     first: dict[str, int] = {}
@@ -94,15 +91,12 @@ def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -
             subs.add(row["sub_topology"])
         else:
             first[row["sub_topology"]] = min(row["batch_id"], row["read_batch_id"])
-    # Those that read no record for a day have few batches.
+    # A sub-topology that read no record for a day has few batches, so all of them are read.
     return KnownBatches(topology, first | _first_of_all(tables, topology, subs - first.keys(), at_ms, since_ms))
 
 
 def _first_of_all(tables: Tables, topology: str, subs: Iterable[str], at_ms: int, since_ms: int) -> dict[str, int]:
-    """Returns the first batch of *subs* from all rows.
-
-    It is the one that `known_batches` looks for, and 0 if none is known yet.
-    """
+    """Returns the first batch of each of *subs* that `known_batches` looks for, from all rows; 0 without a batch."""
     first = dict.fromkeys(sorted(subs), 0)
     for sub in first:
         finished = _finished(is_text("sub_topology", sub))

@@ -14,40 +14,34 @@ class FactKind(StrEnum):
     NEWEST = "newest"
     """For a table: at_ms, its newest record time."""
     NEWEST_MERGED = "newest_merged"
-    """For a table with current rows.
-
-    at_ms is the newest record time that its files show.
-    """
+    """For a table with current rows: at_ms, the newest record time that its files show."""
     SOURCE = "source"
     """For a source: at_ms, its watermark; idle, true if it is idle."""
     SUB_TOPOLOGY = "sub_topology"
     """For a sub-topology: at_ms, its watermark."""
     LATENCY_MERGED = "latency_merged"
-    """For a sink with current rows and a bucket.
-
-    n is the number of rows with that end-to-end latency to the files of its table.
-    """
+    """For a sink with current rows: n, the rows whose latency until the table's files is in `bucket`."""
     OBJECTIVE = "objective"
-    """For an operator with an objective and a bucket: n records with that end-to-end latency.
+    """For an operator with an objective: n, the records whose end-to-end latency is in `bucket`.
 
-    Its interval begins with a whole minute.
+    The interval begins with a whole minute.
     """
     CLOCK = "clock"
-    """For a host: n, the possible error of its clock in ms."""
+    """For a host: n, by how much its clock may be wrong, ms."""
     BEGUN = "begun"
-    """For a topology: at_ms, the start of its first driver; without one its first check.
+    """For a topology: at_ms, the start of its first driver, or else of its first check.
 
-    It may be later than the check's instant.
+    That start may be later than the instant of the check.
     """
     CATCHING_UP = "catching_up"
-    """For a sub-topology that catches up; it has no value."""
+    """For a sub-topology that catches up; without a value."""
     STARTING = "starting"
-    """For a sub-topology whose driver has begun, or will.
+    """For a sub-topology whose driver is starting, or about to be started; without a value.
 
-    It has no value. The driver did not fail before, and has finished no batch since the last start of a driver.
+    The driver before did not fail, and no batch has finished since.
     """
     COMPLETE = "complete"
-    """For an operator: at_ms, end of a complete interval; n, since when."""
+    """For an operator: at_ms, the end of a complete interval; n, when it was complete, epoch ms."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +50,9 @@ class Fact:
 
     Attributes:
         what: a FactKind, or the name of what a measure counts (`model.measures.registry.Count`).
-        subject: what it is about.
-        over_ms: the length of the interval before the check that it covers; None: it covers none.
-        bucket: of latencies or work; 0 for other kinds.
+        subject: the operator, table, host or stream that the fact is about.
+        over_ms: the length of the interval before the check that was measured, None for a fact about one instant.
+        bucket: the bucket of a latency or a length of work; 0 for other kinds.
         n: a number; 0 for kinds without one.
         at_ms: an instant, epoch ms.
         idle: True if a source is idle.

@@ -1,6 +1,6 @@
-"""Finds groups of rows that were not seen for too long.
+"""Finds groups of rows, by key or partition, that were not seen for too long.
 
-A group is seen in updates that changed nothing, too. Instants are record times, epoch ms.
+A group is also seen in updates that changed nothing. Instants are record times, epoch ms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.sla import Sla
 
 MOST_NAMED = 20
-"""Most groups that a result names."""
+"""A result names at most this many groups."""
 SEEN = """
     WITH {known},
     newest AS (
@@ -30,7 +30,7 @@ SEEN = """
            FILTER (newest_ms <= $4)[:{most}] AS oldest
     FROM groups
 """
-"""Counts all groups, and the stale ones, which were not seen after $4. If $4 is null, no group is stale."""
+"""Counts all groups, and the stale ones: those that were not seen after $4. If $4 is null, no group is stale."""
 KEYS_SEEN = """
     SELECT key, greatest(changed_at, repeated_at) AS newest_at
     FROM (
@@ -56,13 +56,13 @@ PARTITIONS_SEEN = """
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsSeen:
-    """The groups of an SLA that count.
+    """The groups by which an SLA is judged.
 
     Attributes:
-        n: how many there are.
-        n_stale: how many have not been seen for a length that breaks the SLA.
-        oldest: the stalest of these, at most MOST_NAMED: name and newest record time.
-        oldest_ms: newest record time of the stalest group; None: there is no group.
+        n: the number of groups.
+        n_stale: how many were not seen for so long that the SLA is broken.
+        oldest: the stalest groups, at most MOST_NAMED, as name and newest record time.
+        oldest_ms: the newest record time of the stalest group; None without a group.
     """
 
     n: int
@@ -93,14 +93,14 @@ def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *,
 
 
 def _seen(spec: SlaSpec) -> str:
-    """Returns a SELECT of keys or partitions with their newest record time."""
+    """Returns a SELECT of the keys or partitions that *spec* is about, with their newest record time."""
     if spec.by == (PARTITION,):
         return PARTITIONS_SEEN.format(of_source=is_text("source", spec.subject))
     return KEYS_SEEN.format(of_operator=is_text("operator", spec.subject))
 
 
 def _name(spec: SlaSpec, topology: Topology) -> str:
-    """Returns the SQL of a group's name."""
+    """Returns the SQL expression for the name of a group, as people read it."""
     columns = topology.operators[spec.subject].groups
     if len(columns) == 1:
         return PARTITION if columns == (PARTITION,) else "key"

@@ -1,4 +1,4 @@
-"""Collects file facts of tables with current rows that SLAs name."""
+"""Collects facts about tables with current rows, from the merges that wrote their files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidemark.storage.warehouse import stream_tables
 def merged_facts(
     layout: Layout, topology: Topology, specs: Iterable[SlaSpec], readable: Container[Path], *, at_ms: int
 ) -> list[Fact]:
-    """Returns the facts for SLAs whose place is a table.
+    """Returns the facts for the SLAs that are measured at the files of a table.
 
     Args:
-        layout: of the warehouse.
-        topology: that promises the SLAs.
-        specs: SLAs; those with another place are skipped.
-        readable: paths of tables that can be read. The others are skipped.
+        layout: where the tables of the topology are.
+        topology: the topology that promises the SLAs.
+        specs: SLAs; those that are measured elsewhere are skipped.
+        readable: paths of the tables that can be read; others are skipped.
         at_ms: the instant of the check, epoch ms.
     """
     facts: list[Fact] = []
@@ -62,10 +62,7 @@ def _tables(layout: Layout, topology: Topology, spec: SlaSpec) -> list[Path]:
 
 
 def _newest_ms(path: Path, shown: list[Merge]) -> int | None:
-    """Returns the newest record time that a table showed, in epoch ms.
-
-    It is the table at *path* after its merges *shown*; None: it had no row.
-    """
+    """Returns the newest record time in the table at *path* after its merges *shown*, epoch ms; None without a row."""
     # Rows of later merges were not visible then.
     before_batch = max(merge.batch_id for merge in shown) + 1 if shown else None
     rows_ms = newest_ms(path, before_batch=before_batch) if shown else None

@@ -1,6 +1,6 @@
-"""Reads newest record times, and when oldest batches were finished.
+"""Reads newest record times, and when the oldest batches finished.
 
-They come from the statistics of files in the table's log where they have it.
+The statistics in the log of a table have them, unless they are missing there: then rows are read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ NEWEST, OLDEST = "max.timestamp", "min.finished_at"
 
 
 def newest_ms(path: Path, *, before_batch: int | None = None) -> int | None:
-    """Returns the newest `timestamp` of the table at *path*, epoch ms.
+    """Returns the newest `timestamp` in the table at *path*, epoch ms; None without a row.
 
-    It is that of batches before *before_batch* (None: all batches); None: there is no row. Rows are read if the log of
-    the table does not have it.
+    With *before_batch* only rows of earlier batches count.
     """
     newest, is_sure = newest_in_log(path, before_batch=before_batch)
     if is_sure:
@@ -31,9 +30,9 @@ def newest_ms(path: Path, *, before_batch: int | None = None) -> int | None:
 
 
 def newest_in_log(path: Path, *, before_batch: int | None = None) -> tuple[int | None, bool]:
-    """Returns the newest `timestamp` by the log, and if that is certain.
+    """Returns the newest `timestamp` by the log, epoch ms, and True if that is certain.
 
-    No file of rows is opened. It is not certain if the log lacks the statistics of a file, or if a file has rows of
+    No data file is opened. The answer is uncertain if the log lacks the statistics of a file, or if a file has rows of
     batches before and after *before_batch*.
     """
     files = files_in_log(path)
@@ -53,11 +52,7 @@ def newest_in_log(path: Path, *, before_batch: int | None = None) -> tuple[int |
 
 
 def oldest_ms(paths: Iterable[Path]) -> int | None:
-    """Returns when the oldest batch was finished, epoch ms.
-
-    *paths* are tables `batches`. None: there is no row.
-    Rows are read if the log of a table does not have it.
-    """
+    """Returns when the oldest batch in the tables *paths* finished, epoch ms; None without a batch."""
     finished_ms: list[int] = []
     for path in paths:
         files = files_in_log(path)

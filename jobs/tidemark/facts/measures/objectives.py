@@ -1,6 +1,6 @@
 """Counts the latencies of objectives over their windows, in one query.
 
-Records that rollups have counted are read from them, by minute and hour. Facts of later minutes are counted one by one.
+What rollups have counted is read from them, by minute and hour. Facts of later minutes are counted one by one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ LATER = f"""
            coalesce(first_ms < marked_ms, false) AS is_whole
     FROM later JOIN began USING (sub_topology) GROUP BY sub_topology, since_ms, marked_ms, first_ms
 """
-"""Selects the fields of `LaterFacts` by sub-topology with batches.
+"""Selects the fields of `LaterFacts` for each sub-topology with batches.
 
-`is_whole` is true if no batch that `where` leaves out can change them.
-A rollup that died has counted some of the batches after its mark, but none that began before the marked one. A mark
-beyond all batches is that of tables that were recreated.
+`is_whole` is true if no batch that `where` leaves out can change them. A rollup that died may have counted some batches
+after its mark, but none that began before the marked one. A mark beyond all batches is from before the tables were
+created anew.
 """
 
 
 @dataclass(frozen=True)
 class LaterFacts:
-    """Facts of a sub-topology that rollups may lack.
+    """The facts of a sub-topology that rollups may not have counted.
 
-    They finished at *since_ms* (epoch ms, a whole minute) or later, and are of a batch after *after_batch*.
+    They finished at `since_ms` (epoch ms, a whole minute) or later, and are of batches after `after_batch`.
     """
 
     since_ms: int
@@ -54,14 +54,12 @@ class LaterFacts:
 def objective_facts(
     tables: Tables, topology: Topology, specs: Collection[SlaSpec], counted: Mapping[str, int], *, at_ms: int
 ) -> list[Fact]:
-    """Returns the facts by which the objectives among *specs* are judged.
-
-    There is one per operator, length and bucket.
+    """Returns the facts by which objectives are judged, one for each operator, length of time and bucket.
 
     Args:
-        tables: of the warehouse.
-        topology: that promises the objectives.
-        specs: the SLAs.
+        tables: the tables of the warehouse.
+        topology: the topology that promises the objectives.
+        specs: SLAs; those without an objective are skipped.
         counted: the newest batch that the rollups have counted, by sub-topology.
         at_ms: the instant of the check, epoch ms.
     """
@@ -74,11 +72,11 @@ def objective_facts(
 
 
 def _later(tables: Tables, topology: Topology, counted: Mapping[str, int], *, at_ms: int) -> dict[str, LaterFacts]:
-    """Returns the facts that rollups may lack, by sub-topology with batches.
+    """Returns the facts that rollups may not have counted, for each sub-topology with batches.
 
-    Only the batches of a day are read where rollups have counted one of them.
+    If rollups have counted a batch of the last day, only the batches of that day are read.
     """
-    # A CASE needs a branch, also if nothing is counted.
+    # A CASE needs at least one branch.
     cases = " ".join(f"WHEN '{name}' THEN {batch_id}" for name, batch_id in counted.items()) or "WHEN '' THEN 0"
 
     def read(where: str) -> list[Row]:
@@ -100,8 +98,8 @@ def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], later: Mapping[
     It reads the rollups and the facts of a sub-topology once, however many objectives and windows there are.
 
     Args:
-        topology: that promises the objectives.
-        specs: their SLAs.
+        topology: the topology that promises the objectives.
+        specs: the SLAs of the objectives.
         later: the facts to count one by one, by sub-topology.
         at_ms: the instant of the check, epoch ms.
     """
@@ -146,11 +144,11 @@ def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], later: Mapping[
 
 
 def _grains(ends_ms: Sequence[int]) -> str:
-    """Returns a condition of rows of the rollups: minutes or hours.
+    """Returns the SQL condition that chooses rows of rollups: minutes in hours that are cut, and hours elsewhere.
 
-    Minutes are read in the hours that have one of *ends_ms*, epoch ms.
+    An hour is cut if one of *ends_ms* (epoch ms) lies in it.
     """
-    parted = join_intervals((end_ms // HOUR_MS * HOUR_MS for end_ms in ends_ms), Grain.HOUR)
-    in_parted = " OR ".join(hours.holds("interval_start") for hours in parted)
-    minutes = f"{is_text('grain', Grain.MINUTE)} AND ({in_parted})"
-    return f"(({minutes}) OR ({is_text('grain', Grain.HOUR)} AND NOT ({in_parted})))"
+    cut = join_intervals((end_ms // HOUR_MS * HOUR_MS for end_ms in ends_ms), Grain.HOUR)
+    in_cut = " OR ".join(hours.holds("interval_start") for hours in cut)
+    minutes = f"{is_text('grain', Grain.MINUTE)} AND ({in_cut})"
+    return f"(({minutes}) OR ({is_text('grain', Grain.HOUR)} AND NOT ({in_cut})))"

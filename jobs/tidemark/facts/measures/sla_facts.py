@@ -1,7 +1,7 @@
-"""Collects every measurement that a check of SLAs needs, in DuckDB.
+"""Collects the measurements that a check of SLAs needs, in DuckDB.
 
-`facts` reads many tables in one query and returns facts, each about one subject. `accounts` returns the
-accounting. The latencies of objectives are counted by `objectives`.
+`facts` asks one query over many tables and returns facts, each about one subject. `accounts` returns how many updates
+went into each operator and what became of them. The latencies of objectives are counted in `objectives`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidemark.semantics.liveness import ENDED_WELL, Liveness
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
 REACHED_WITHIN_MS = DAY_MS
-"""Time for which `operator_batches` is read for a sink, in ms.
+"""For the newest record time of a sink, `operator_batches` is read this far back, ms.
 
-Only its table has the newest record time of a sink that wrote nothing for longer.
+If a sink wrote nothing for longer, only its table has that time.
 """
 ACCOUNTS = f"""
     WITH {{known}},
@@ -52,7 +52,7 @@ ACCOUNT = ("sub_topology", "operator", "kind", *COUNTED)
 
 
 def later(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
-    """Returns the first batch finished after *at_ms*, by sub-topology with one."""
+    """Returns, by sub-topology, the first batch finished after *at_ms* (epoch ms); those without one are left out."""
     after = f"finished_at > make_timestamptz({at_ms * 1000})"
     first = "SELECT sub_topology, min(batch_id) AS batch_id FROM batches WHERE topology = $1"
     rows = tables.ask(f"{first} AND {after} GROUP BY sub_topology", [topology]).objects
@@ -60,11 +60,11 @@ def later(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
 
 
 def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> list[Row]:
-    """Returns the account of each sub-topology and operator, with columns ACCOUNT.
+    """Returns for each operator how many updates came in and went out, with the columns ACCOUNT.
 
-    It covers the batches of `known_batches`. An account has the number of batches, updates in and out, the lowest
-    count, and the number of batches whose updates in and out differ. `open_since_ms` is when the first of the latter
-    was finished, epoch ms. It is null if there is none, or it is not finished yet.
+    The batches between *since_ms* and *at_ms* (epoch ms) count, as `known_batches` has them. `lowest` is the lowest of
+    all counts. `open_batches` is the number of batches whose updates in and out differ, and `open_since_ms` when the
+    first of these finished, epoch ms (null: there is none, or it has not finished).
     """
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
     query = ACCOUNTS.format(known=batches.sql, outcomes=batches.outcomes(topology))
@@ -74,11 +74,16 @@ def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -
 def facts(
     tables: Tables, topology: Topology, specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts], *, at_ms: int
 ) -> list[Fact]:
-    """Returns the measurements by which *specs* are judged, with the *drivers* of the topology by stream.
+    """Returns the measurements by which SLAs are judged, one for each `what`, subject, `over_ms` and bucket.
 
-    There is one per `what`, subject, `over_ms` and bucket. Measures that no SLA has are not read. Those about
-    watermarks have `at_ms`, epoch ms, and `idle`: its newest batch found the source idle, and its driver works. `begun`
-    has `at_ms` too; the others have `n`.
+    What no SLA needs is not read. A source counts as idle if its newest batch found it idle and its driver works.
+
+    Args:
+        tables: the tables of the warehouse.
+        topology: the topology that promises the SLAs.
+        specs: the SLAs.
+        drivers: the facts about the driver of each stream, by the name of the sub-topology.
+        at_ms: the instant of the check, epoch ms.
     """
     specs = list(specs)
     counts_outcomes = [spec for spec in specs if any(count.rows == OUTCOMES for count in spec.measure.counts)]
@@ -91,24 +96,24 @@ def facts(
     )
     joined = f"JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER}"
     finished = f"SELECT t.*, f.finished_at AS batch_finished_at FROM ({batches.outcomes(topology)}) AS t {joined}"
-    parts = list(measurements(specs, at_ms, begun_ms=begun_ms, working=working))
-    # Without parts there would be no valid query.
-    tables_of_parts = f"{batches.sql}, {OUTCOMES} AS ({finished})" if counts_outcomes else batches.sql
-    measured = f"WITH {tables_of_parts} {' UNION ALL '.join(parts)}" if parts else None
+    selects = list(measurements(specs, at_ms, begun_ms=begun_ms, working=working))
+    # A UNION needs at least one SELECT.
+    with_tables = f"{batches.sql}, {OUTCOMES} AS ({finished})" if counts_outcomes else batches.sql
+    measured = f"WITH {with_tables} {' UNION ALL '.join(selects)}" if selects else None
     rows = [] if measured is None else tables.ask(measured, [topology.name, at_ms]).objects
     return [*facts_in(rows), *_catching_up(specs, drivers)]
 
 
 def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Fact]:
-    """Returns facts about the newest record time of sinks.
+    """Returns the newest record time of each sink that writes one of the tables *names*.
 
-    There is a fact per sink into one of the tables *names*. The record had reached that table at *at_ms*, epoch ms.
+    Records count that had reached the table at *at_ms*, epoch ms.
     """
     tables_of = {o.name: o.result_table for o in topology.operators.values() if o.result_table}
     sinks = {name: table for name, table in tables_of.items() if table in names}
     if not sinks:
         return []
-    # Current rows do not show the past: newer rows have replaced those of then. `operator_batches` keeps it.
+    # In a table with current rows, newer rows have replaced those of the instant. `operator_batches` remembers them.
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
     newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({batches.outcomes(topology)}) AS t {BEFORE_LATER}"
     rows = tables.ask(f"WITH {batches.sql} {newest} GROUP BY operator", [topology.name, at_ms]).objects
@@ -116,10 +121,7 @@ def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], 
 
 
 def newest_fact(table: str, newest_ms: int | None) -> Fact:
-    """Returns the fact that *newest_ms* is the newest record time in *table*.
-
-    It is epoch ms.
-    """
+    """Returns the fact that *newest_ms* (epoch ms) is the newest record time in *table*."""
     return Fact(what=FactKind.NEWEST, subject=table, at_ms=newest_ms)
 
 
@@ -131,8 +133,8 @@ def measurements(
     Args:
         specs: the SLAs.
         at_ms: the instant of the check, epoch ms.
-        begun_ms: when the oldest batch in the log of `batches` was finished, epoch ms; None: it is not known.
-        working: the streams whose drivers work.
+        begun_ms: when the oldest batch of all finished, epoch ms; None if that is not known or not needed.
+        working: the streams whose drivers work, so that their sources can count as idle.
     """
     needs = {need for spec in specs for need in spec.measure.needs}
     if any(map(_asks_for_idle_sources, specs)):
@@ -152,19 +154,19 @@ def measurements(
         for count in spec.measure.counts
         for over_ms in spec.lengths_ms
     }
-    for count, over_ms in sorted(counted, key=lambda each: (each[0].what, each[1])):
+    for count, over_ms in sorted(counted, key=lambda counted_over: (counted_over[0].what, counted_over[1])):
         yield _counted(count, Interval(at_ms - over_ms, at_ms))
 
 
 def _asks_for_idle_sources(spec: SlaSpec) -> bool:
-    # Their watermarks tell them.
+    # The watermark of a source tells whether it is idle.
     return spec.ignore_when_idle or Need.WATERMARKS in spec.measure.needs
 
 
 def _watermarks(working: Iterable[str]) -> Iterator[str]:
-    """Yields SELECTs of watermarks of sources (with `idle`) and sub-topologies.
+    """Yields a SELECT of the watermarks of sources, with `idle`, and one of the watermarks of sub-topologies.
 
-    A source of a stream that is not among those *working* counts as idle no more: nobody looks at it.
+    A source counts as idle only if its stream is among those *working*: otherwise nobody looks for its records.
     """
     # Rows without partition are about a whole source, and those without source about a sub-topology.
     of_all = f"{BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
@@ -179,25 +181,25 @@ def _watermarks(working: Iterable[str]) -> Iterator[str]:
 
 
 def _clocks(at_ms: int) -> str:
-    """Returns a SELECT of the clock error of each host, in ms.
+    """Returns a SELECT of how far the clock of each host may differ from that of the brokers, ms.
 
-    It is the most that the clock may differ from the brokers', by what its drivers measured in the day before *at_ms*.
+    It is the largest difference that drivers have measured in the day before *at_ms* (epoch ms).
     """
     wrong_ms = _row(FactKind.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
     # Intervals exclude their end.
     day = Interval(at_ms - DAY_MS, at_ms + 1)
-    # An estimate is in the first heartbeat after it.
+    # A measured offset is written with the next heartbeat.
     beats = f"""
         SELECT unnest(clock_offsets, recursive := true) FROM heartbeats
         WHERE topology = $1 AND beat_at >= '{iso(day.start_ms)}'
     """
-    # Hosts of tasks are compared with the driver's clock, which may be wrong itself.
+    # Offsets of hosts of tasks are left out: they are against the driver's clock, which may be wrong itself.
     lately = f"{day.holds('estimated_at')} AND reference = '{BROKERS}'"
     return f"{wrong_ms} FROM ({beats}) WHERE {lately} GROUP BY host"
 
 
 def _catching_up(specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts]) -> Iterator[Fact]:
-    """Yields a fact for each stream that catches up, if *specs* excuse that."""
+    """Yields a fact for each stream that catches up, if one of *specs* treats that time specially."""
     if all(spec.while_catching_up is WhileCatchingUp.COUNT for spec in specs):
         return
     for name, driver in drivers.items():
@@ -206,10 +208,11 @@ def _catching_up(specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts]
 
 
 def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
-    """Yields a SELECT of sub-topologies that start, if *specs* excuse that.
+    """Yields a SELECT of the sub-topologies that are starting, if one of *specs* ignores idle sources.
 
-    A driver of the topology started in the last HANGS_AFTER_MS, and the one before it ended well. So it is with theirs,
-    which has finished no batch since; or it ended well and is not replaced yet.
+    That is so if some driver of the topology started in the last HANGS_AFTER_MS after one that ended well. A
+    sub-topology is starting then if its own driver started after one that ended well and has finished no batch yet, or
+    if its own driver has ended well and was not replaced yet.
     """
     if not any(spec.ignore_when_idle for spec in specs):
         return
@@ -235,10 +238,11 @@ def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
 
 
 def _completions(specs: Iterable[SlaSpec], at_ms: int) -> str:
-    """Returns a SELECT of complete intervals by operator.
+    """Returns a SELECT of complete intervals by operator, as known at *at_ms* (epoch ms).
 
-    They are the newest at *at_ms*, and those that were complete since the longest `over` of the SLAs that need them. A
-    late record before a table's first interval adds earlier ones, after those that follow them: these have no deadline.
+    These are the newest interval, and those completed within the longest `over` of the SLAs that need them. If a late
+    record comes before the first interval of a table, earlier intervals are added after the ones that follow them: such
+    intervals have no deadline, and are left out.
     """
     lengths_ms = [spec.over_ms for spec in specs if Need.COMPLETIONS in spec.measure.needs]
     since_ms = at_ms - max(lengths_ms)
@@ -252,10 +256,10 @@ def _completions(specs: Iterable[SlaSpec], at_ms: int) -> str:
 
 
 def _first_start_select(begun_ms: int | None) -> str:
-    """Returns a SELECT of the start of the topology's first driver, or of its first check if no driver ever started.
+    """Returns a SELECT of when the first driver of the topology started, as far back as rows are kept.
 
-    It goes back as far as heartbeats and batches are kept. *begun_ms* is as in `measurements`. The first check is this
-    one, at $2, if none is stored.
+    If no driver ever started, it is the first stored check, or else this check at $2. *begun_ms* is as in
+    `measurements`.
     """
     started = "SELECT min(coalesce(step_began_at, beat_at)) AS begun_at FROM heartbeats WHERE topology = $1"
     oldest = "" if begun_ms is None else f" UNION ALL SELECT make_timestamptz({begun_ms * 1000})"
@@ -278,7 +282,7 @@ def _counted(count: Count, over: Interval) -> str:
 
 
 def _row(what: str, subject: str, over: Interval | None = None, **values: str) -> str:
-    """Returns a SELECT in the common SHAPE; columns without value are null."""
+    """Returns the beginning of a SELECT with the columns SHAPE; those without a value are null."""
     expressions = {"what": f"'{what}'", "subject": subject, **values}
     expressions |= {"over_ms": str(over.length_ms)} if over else {}
     columns = (f"CAST({expressions.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in SHAPE.items())

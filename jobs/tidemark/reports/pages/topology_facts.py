@@ -66,9 +66,9 @@ RAN = """
            bool_or(is_known) AS was_known, any_value(has_more) AS has_more
     FROM ran AS r JOIN newest AS n USING (sub_topology) WHERE n.batch_id IS NOT NULL GROUP BY ALL
 """
-"""Selects the operators of drivers that had closed a window by $2.
+"""Selects the operators of drivers that had closed a window by $2 (epoch ms).
 
-`ran`: the operator was in the newest batch that did so.
+`ran` is true if the operator has a row of the newest batch that closed a window by then.
 """
 READ_TO = f"""
     WITH newest AS (
@@ -82,7 +82,7 @@ READ_TO = f"""
 
 
 def topology_facts(tables: Tables, at: Scene) -> Row:
-    """Returns the state of the topology *at* an instant, whose scene is of the same *tables*.
+    """Returns the state of a topology at the instant of the scene *at*, which was read from the same *tables*.
 
     `sub_topologies` and `operators` are lists of rows. Rates are those of the minute before the instant, moving
     averages those of the last ten windows that were finished by then. Values that were not measured are null.
@@ -99,7 +99,7 @@ def topology_facts(tables: Tables, at: Scene) -> Row:
 
 
 class _Facts:
-    """The answers to the queries above, each asked once."""
+    """The answers to the queries above; each query is asked once."""
 
     def __init__(self, tables: Tables, at: Scene) -> None:
         topology = at.topology
@@ -202,7 +202,9 @@ class _Facts:
         return self._ask(text, progress.get("read_to", 0))[0]["n"] if hop in self._tables.tables else None
 
     def _by(self, key: str, text: str, *more: Any) -> dict[str, Row]:
-        """Returns the answers to *text* by *key*, an empty row without one."""
+        """Returns the answers to the query *text* by their column *key*, and an empty row for a key without an
+        answer.
+        """
         return defaultdict(dict, {row[key]: row for row in self._ask(text, *more)})
 
     def _ask(self, text: str, *more: Any) -> list[Row]:

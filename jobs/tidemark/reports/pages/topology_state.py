@@ -32,7 +32,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import WORKS, Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.accounted import accounted, of_broken_sla
+from tidemark.why.accounted import accounted, finding_of_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.causes.inputs import QUIET_AFTER_MS
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
@@ -74,7 +74,7 @@ class PageVerdict(StrEnum):
 NEEDS_SOMEONE = frozenset(
     {PageVerdict.UNREADABLE, PageVerdict.BROKEN, PageVerdict.NOT_RUNNING, PageVerdict.WARN, PageVerdict.LATE}
 )
-"""The verdicts after which somebody should look."""
+"""With these verdicts somebody should look at the topology."""
 VERDICT_WORDS = {
     PageVerdict.UNREADABLE.value: "file not valid",
     PageVerdict.BROKEN.value: "SLA broken",
@@ -85,14 +85,14 @@ VERDICT_WORDS = {
     PageVerdict.NOT_CHECKED.value: "age not judged",
     PageVerdict.ON_TIME.value: "on time",
 }
-"""Verdicts for people."""
+"""The words of the verdicts that people read."""
 
 
 class TopologyState:
     """A topology at an instant, as pages and commands show it.
 
-    Each part is read and computed when it is first asked for, of one scene, whose tables are *stored* ones. Lengths are
-    ms, instants are timestamps in UTC. Parts raise an error if a table is damaged.
+    Each property is computed when it is first asked for, and all are of one version of the tables, which *stored*
+    keeps. Lengths are ms, instants are timestamps in UTC. Properties raise UnreadableFile if a table is damaged.
     """
 
     def __init__(self, stored: Stored, layout: Layout, topology: Topology, *, at_ms: int) -> None:
@@ -102,7 +102,7 @@ class TopologyState:
         self.stored, self.layout = stored, layout
 
     def summary(self) -> Row:
-        """Returns the fields of the page model that tell how the topology is, and why.
+        """Returns the fields of the page model with the verdict, its cause, and the states of streams and SLAs.
 
         Raises UnreadableFile if a table is damaged.
         """
@@ -118,24 +118,27 @@ class TopologyState:
 
     @cached_property
     def findings(self) -> list[WhyFinding]:
-        """What `why` finds, best reason first."""
+        """What `why` finds about the terminal operators, the best reason first."""
         return self.walk.explain()
 
     def about(self, operator: str | None = None) -> list[WhyFinding]:
-        """Returns who owns what is missing of *operator*, then remarks; None: of every terminal operator."""
+        """Returns who owns the missing results of *operator*, and then the remarks of `why`.
+
+        None stands for all terminal operators.
+        """
         if operator is None:
             owners, findings = self.owners, self.findings
         else:
             owners = accounted(self.scene, self.layout, [operator], stored=self.stored)
             findings = self.walk.explain(operator)
-        # An operator whose results somebody keeps waiting has something wrong.
+        # If somebody keeps results of an operator waiting, it is not true that nothing is wrong.
         late = {each.operator for each in owners}
         remarks = (each for each in findings if each.cause is not NOTHING_WRONG or each.operator not in late)
         return [*owners, *told_once(remarks)]
 
     @cached_property
     def slas(self) -> Row:
-        """The newest check of the SLAs: its time, counts and rows."""
+        """The newest check of the SLAs: its instant, and how many and which SLAs have each verdict."""
         until = pl.col("checked_at") <= utc(self.at_ms)
         check = newest_check(self.stored, self.layout, self.topology.name, until, columns=(*MEASURED, *CAUSES))
         return _slas(check, self.topology, self.at_ms)
@@ -161,20 +164,20 @@ class TopologyState:
         verdict = verdict_of(self.streams, self.slas, self.findings)
         if verdict not in {PageVerdict.NOT_CHECKED, PageVerdict.ON_TIME}:
             return verdict
-        # No SLA limits what is missing, and no rule of `why` calls it a fault; but results do not come as usual.
-        if any(each.amount_ms is not None or each.became == Became.UNREAD for each in self._missing):
+        # No SLA is broken, and no rule of `why` finds a fault. But results do not come as usual.
+        if any(owner.amount_ms is not None or owner.became == Became.UNREAD for owner in self._missing):
             return PageVerdict.LATE.value
         is_quiet = any(each.became == Became.NOT_PRODUCED for each in self._missing)
         return PageVerdict.QUIET.value if is_quiet else verdict
 
     @cached_property
     def _missing(self) -> list[WhyFinding]:
-        """Who owns most of what is missing, of each terminal operator without a result for over QUIET_AFTER_MS."""
+        """For each terminal operator without a result for QUIET_AFTER_MS, who owns most of its missing results."""
         since_ms = self.at_ms - QUIET_AFTER_MS
         silent = [name for name in self.topology.terminals if not self._gave_after(name, since_ms)]
         if not silent:
             return []
-        return [*{each.operator: each for each in reversed(self.owners) if each.operator in silent}.values()]
+        return [*{owner.operator: owner for owner in reversed(self.owners) if owner.operator in silent}.values()]
 
     def _gave_after(self, operator: str, since_ms: int) -> bool:
         """Returns True if *operator* has given a result after *since_ms*, epoch ms."""
@@ -183,15 +186,17 @@ class TopologyState:
 
     @cached_property
     def owners(self) -> list[WhyFinding]:
-        """Whose it is that results are missing, by the account of time; empty: they come as usual."""
+        """Who owns the missing results of terminal operators, by the account of time; empty if results come as
+        usual.
+        """
         return accounted(self.scene, self.layout, self.topology.terminals, stored=self.stored)
 
     @cached_property
     def cause(self) -> Row | None:
-        """What explains the verdict; None: there is none.
+        """What explains the verdict, as a finding in JSON; None if nothing needs an explanation.
 
-        It is the cause of the worst SLA that the newest check found broken, or else who owns most of the time for which
-        results are missing. Without these it is a finding of `why`.
+        First comes the cause of the worst SLA that the newest check found broken. Without one it is the owner of most
+        of the time for which results are missing, and otherwise a finding of `why`.
         """
         found = self._of_broken_sla or self._of_late_results or self._finding
         return found.row if found else None
@@ -202,7 +207,7 @@ class TopologyState:
         if row is None:
             return None
         cause = AlertCause(**row["causes"][0])
-        return of_broken_sla(self.topology, row["subject"], cause, row["blocked_by"])
+        return finding_of_sla(self.topology, row["subject"], cause, row["blocked_by"])
 
     @property
     def _of_late_results(self) -> WhyFinding | None:
@@ -213,7 +218,7 @@ class TopologyState:
 
     @property
     def _finding(self) -> WhyFinding | None:
-        """The finding of `why` that explains the verdict; None: there is none."""
+        """The finding of `why` that explains the verdict; None without one."""
         quiet = self._quiet if self.verdict == PageVerdict.QUIET else []
         return next(iter(self._late or quiet or self._reasons), None)
 
@@ -223,14 +228,15 @@ class TopologyState:
 
     @property
     def _quiet(self) -> list[WhyFinding]:
-        """The findings that no records come in."""
-        return [each for each in self._reasons if Trait.QUIET in each.cause.traits]
+        """The findings that say that no records come in."""
+        return [finding for finding in self._reasons if Trait.QUIET in finding.cause.traits]
 
     @property
     def _late(self) -> list[WhyFinding]:
-        """The findings about why results are late."""
-        # Findings come in the order of importance, but what is usual explains less than what is late. And what the
-        # facts of a drained stream show is from before, and waits for its start.
+        """The findings that say why results are late: faults, without those of streams that were drained or have ended.
+
+        What the tables of such a stream show is from before, and is no fault now.
+        """
         drained = {finding.sub_topology for finding in self._reasons if finding.cause in {DRAINED, FINISHED}}
         faults = (finding for finding in self._reasons if not finding.cause.traits & HARMLESS)
         return [finding for finding in faults if finding.sub_topology not in drained]

@@ -43,16 +43,13 @@ WINDOWS_READ = 10
 OF_PARTS = ("owner", "detail", "stream", "ms", "usual_ms")
 """The columns of window_parts that a window has, as in PARTS of `path_facts`."""
 LEAST_READ_MS = 60_000
-"""Record time that is read at least.
-
-It is twice the time after which an operator that is behind counts as stuck.
-"""
+"""At least this much record time is read, ms: twice the time after which an operator that is behind counts as stuck."""
 KNOWN = f"""(
     SELECT o.* FROM operator_windows AS o
     JOIN (SELECT sub_topology, max(batch_id) AS newest_id FROM {FINISHED} GROUP BY sub_topology) USING (sub_topology)
     WHERE topology = $1 AND o.batch_id <= newest_id
 )"""
-"""The rows of batches that had finished: a driver tells of all its operators at once."""
+"""SQL: the rows of `operator_windows` of batches that had finished, in which all operators of a driver have theirs."""
 ENDS = f"""
     SELECT operator, epoch_ms(min(window_end)) AS first_ms, epoch_ms(max(window_end)) AS newest_ms
     FROM {KNOWN} GROUP BY operator
@@ -67,9 +64,9 @@ UNFINISHED = f"""
     WHERE epoch_ms(window_end) - 1 > coalesce(watermark_ms, 0)
     GROUP BY reader ORDER BY end_ms
 """
-"""Selects the oldest window of each sub-topology that the operators that it reads have finished, and it has not.
+"""Selects for each sub-topology the oldest window that its upstream operators have finished and it has not.
 
-$3 are sub-topologies, and $4 such an operator of each.
+$3 and $4 are lists of the same length: a sub-topology, and an operator upstream of it.
 """
 ROWS = f"""
     FROM {KNOWN}
@@ -85,16 +82,23 @@ MINUTES = """
     WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000) AND finished_at >= make_timestamptz($3 * 1000)
           AND window_start = make_timestamptz($3 * 1000) AND list_contains($4::VARCHAR[], operator)
 """
-"""Selects the work on the records of the window that starts at $3."""
+"""Selects the latencies of the records of the window that starts at $3."""
 
 
 def current_path(
     tables: Tables, of: AccountTables, at_ms: int, promised: Promises, *, has_parts: bool = True
 ) -> Row | None:
-    """Returns the oldest window that an operator has not finished at an instant, or else the newest finished one.
+    """Returns the oldest window that an operator has not finished, or else the newest finished one.
 
-    It has the fields of `windows_with_paths`, and `is_live`: no report has seen it as it is. None: no window is closed.
-    Without *has_parts* its age is not divided, which takes most of the time.
+    None if no window is closed. The window has the fields of `windows_with_paths`, and `is_live`, which is True if no
+    report has described it as it is.
+
+    Args:
+        tables: the tables of the warehouse.
+        of: the tables of the topology, for the account of time.
+        at_ms: the instant, epoch ms.
+        promised: the promises by which the window is judged.
+        has_parts: whether its age is divided into parts, which takes most of the time.
     """
     window = live_path(tables, of, at_ms, promised, has_parts=has_parts)
     if window is not None and window["state"] in STANDS_STILL:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemark.account.explanation import Leaf
 from tidemark.account.owners.registry import OWNERS
-from tidemark.account.text import NO_HISTORY, did, place_of
+from tidemark.account.text import NO_HISTORY, detail_for_people, did
 from tidemark.facts.path_facts import physical_name
 from tidemark.model.settings.lengths import counted, for_people, percent
 from tidemark.semantics.critical_path import STANDS_STILL
@@ -47,7 +47,7 @@ def part_text(part: Mapping[str, Any]) -> str:
     leaf = _leaf(part)
     # The page of an old interval may have an owner that is no longer one.
     owner = OWNERS.get(leaf.owner)
-    place = place_of(leaf) if owner is not None else leaf.detail
+    place = detail_for_people(leaf) if owner is not None else leaf.detail
     # An operator is one of the topology, and each stream has a journal.
     is_of_stream = owner is not None and not owner.is_at_operator and leaf.stream not in {None, leaf.detail}
     return f"{leaf.owner.replace('_', ' ')}: {place}{f' of `{leaf.stream}`' if is_of_stream else ''}"

@@ -1,9 +1,9 @@
-"""Names the task of each step of a critical path: the path in Apex's physical DAG.
+"""Names the task of each step of a critical path, which is the path in Apex's physical DAG.
 
-A task is a shard or an input partition. A window waits for all input partitions, and in a batch in shards every shard
-does before it runs its operators one after the other. So the path goes from the partition that passed the window's end
-last through the operators of one shard: the shard that finished the last of them last. Whatever a driver commits
-itself, such as a sink, has finished with that.
+A task is a shard or an input partition. In a batch with shards, each shard waits for all input partitions and then runs
+its operators one after the other. So the path begins at the partition that passed the end of the window last, and goes
+on through the operators of one shard: the one that finished its last operator last. What the driver commits itself,
+such as a sink, is finished with that.
 
 The end-window time (EWT) of a partition is the finish clock of the source in the first batch in which the partition's
 own watermark passed the window's end. A partition that did not pass it before the window closed was idle, or was never
@@ -31,10 +31,13 @@ OF_PARTITION = ("task", "behind_tasks_ms", "tasks_error_ms")
 
 
 class BatchClocks(NamedTuple):
-    """Rows that have finish clocks of batches.
+    """Rows that tell when batches, or their tasks, finished.
 
-    `tasks` are those of `spark_tasks`, `sources` those of `measured_tasks` about sources, `batches` of `batches`, and
-    `latencies` those of `latency_minutes` about sources and the batches that closed windows.
+    Attributes:
+        tasks: rows of `spark_tasks`.
+        sources: rows of `measured_tasks` about sources.
+        batches: rows of `batches`.
+        latencies: rows of `latency_minutes` about sources, for batches that closed windows.
     """
 
     tasks: pl.DataFrame
@@ -44,12 +47,12 @@ class BatchClocks(NamedTuple):
 
 
 def closed_at_sources(steps: pl.DataFrame, finished: pl.DataFrame, topology: Topology) -> pl.DataFrame:
-    """Returns the windows that sources finished, in epoch ms.
+    """Returns the windows that sources finished, with `needed_ms`, the record time that let them; epoch ms.
 
     Args:
         steps: rows of `critical_path_steps`.
-        finished: in which batch, and when (by the clock of all hosts), each operator finished a window.
-        topology: as it is now.
+        finished: in which batch, and when (on one clock for all hosts), each operator finished a window.
+        topology: the topology as it is now.
     """
     sources = topology.outside_sources
     schema = {"operator": pl.String(), "bound_ms": pl.Int64()}
@@ -64,11 +67,11 @@ def passing_batches(closed: pl.DataFrame, partitions: pl.DataFrame) -> pl.DataFr
     """Returns the batch in which each input partition passed each window.
 
     Args:
-        closed: windows, as from `closed_at_sources`.
+        closed: the windows, from `closed_at_sources`.
         partitions: rows of `partition_batches`.
     """
     in_order = partitions.rename({"source": "operator"}).drop_nulls([*PARTITION, "watermark"]).sort("batch_id")
-    # A window that was passed stays passed, should time have been set back.
+    # A window that was passed stays passed, even if a person has set time back since.
     newest_ms = pl.col("watermark").dt.epoch("ms").cum_max().over(PARTITION)
     marks = (
         in_order.with_columns(mark_ms=newest_ms)
@@ -85,11 +88,11 @@ def passing_batches(closed: pl.DataFrame, partitions: pl.DataFrame) -> pl.DataFr
 
 
 def partition_ends(passes: pl.DataFrame, clocks: BatchClocks) -> pl.DataFrame:
-    """Returns the EWT of each partition in *passes*.
+    """Returns when each partition in *passes*, from `passing_batches`, finished its window: `ewt_ms`, its EWT.
 
-    *passes* are those of `passing_batches`. `ewt_ms` is by the clock of the driver, in epoch ms. It is that of the task
-    where one took the partition in. Else the driver finished all partitions of a batch at once. A partition that passed
-    by a mark of time alone ended with its batch. Where no row has a clock it is the batch's decision time.
+    The EWT is epoch ms by the clock of the driver. If a task read the partition, it is the end of the task; otherwise
+    the driver finished all partitions of the batch at once. A partition that passed without a record, by a mark of its
+    writer, finished with its batch. If no row has a finish clock, the decision time of the batch stands in for it.
     """
     tasks, sources, batches = (
         rows.with_columns(cs.datetime().dt.epoch("ms")).rename({"batch_id": "passed_in"}) for rows in clocks[:3]
@@ -120,13 +123,13 @@ def partition_ends(passes: pl.DataFrame, clocks: BatchClocks) -> pl.DataFrame:
 
 
 def last_partitions(ends: pl.DataFrame) -> pl.DataFrame:
-    """Returns the partition of each window that others waited for.
+    """Returns for each window the partition that the others waited for.
 
-    It is the last to pass the window's end, in the batch that closed it, and later than the median of the other
-    partitions that passed it. Windows without such a partition are left out.
+    That partition passed the end of the window last, in the batch that closed it, and later than the median of the
+    other partitions. A window without such a partition is left out.
     """
     several = ends.filter(pl.len().over(STEP) > 1)
-    # Partitions of one batch end at once in a driver. Then it is the one that `window_parts` names, too.
+    # Without tasks, all partitions of a batch finish at once. Then `ready_ms` finds the one that `window_parts` names.
     order = ["passed_in", "ewt_ms", "ready_ms", "partition"]
     last = several.sort(order, descending=True).unique(STEP, keep="first", maintain_order=True)
     others = several.join(last, on=[*STEP, "partition"], how="anti").group_by(STEP)

@@ -40,21 +40,24 @@ from tidemark.semantics.critical_path import (
 )
 
 STATES = tuple(LatencyState)
-"""The state of each code in Measured."""
+"""The states of latencies; the code of a state in Measured is its position here."""
 CODE = {state: code for code, state in enumerate(STATES)}
 Value = TypeVar("Value", bound=np.generic)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measured operators of windows.
+    """The latencies of operators on windows, as arrays with a row for each operator and a column for each window.
+
+    A walk goes from an operator to its slowest upstream, and on to a source. Told from the source on, it is the walk to
+    that operator.
 
     Attributes:
-        names: the operators, each after its upstreams.
-        latency_ms: of each operator.
-        state: code of the state of the latency.
-        slowest: place of the slowest upstream in `names`; NONE: the walk begins here.
-        total_ms: sum of the known latencies on the walk to the operator.
+        names: the operators in the order of the rows, each after its upstreams.
+        latency_ms: the latency of the operator, NaN if it is not known.
+        state: the code of the state of that latency.
+        slowest: the row of the slowest upstream; NONE if the walk begins at this operator.
+        total_ms: the sum of the known latencies on the walk to the operator.
     """
 
     names: tuple[str, ...]
@@ -70,72 +73,71 @@ class Measured:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """The row of each operator."""
-        return {name: place for place, name in enumerate(self.names)}
+        """The row of each operator, by name."""
+        return {name: row for row, name in enumerate(self.names)}
 
     def take(self, windows: Mask) -> Measured:
-        """Returns the chosen *windows*."""
-        arrays = {each.name: getattr(self, each.name)[:, windows] for each in fields(self) if each.name != "names"}
+        """Returns the latencies on the chosen *windows*."""
+        arrays = {field.name: getattr(self, field.name)[:, windows] for field in fields(self) if field.name != "names"}
         return replace(self, **arrays)
 
     def along(
         self, own: npt.NDArray[Value], join: Callable[[npt.NDArray[Value], npt.NDArray[Value]], npt.NDArray[Any]]
     ) -> npt.NDArray[Value]:
-        """Joins the *own* values of operators on each walk.
+        """Returns for each operator its *own* value joined with those of all operators on the walk to it.
 
-        There is a walk to each operator, from its source.
+        *join* gets the joined value of the slowest upstream, and the operator's own value.
         """
         values, columns = own.copy(), np.arange(self.windows)
-        for place, slowest in enumerate(self.slowest):
-            values[place] = np.where(slowest == NONE, own[place], join(values[slowest, columns], own[place]))
+        for row, slowest in enumerate(self.slowest):
+            values[row] = np.where(slowest == NONE, own[row], join(values[slowest, columns], own[row]))
         return values
 
     @cached_property
     def source(self) -> Places:
-        """The place of the first operator of each walk."""
+        """The row of the source at which the walk to each operator begins."""
         own = np.repeat(np.arange(len(self.names))[:, None], self.windows, axis=1)
         return self.along(own, lambda before, _: before)
 
     @cached_property
     def depth(self) -> Places:
-        """The number of operators before each one on its walk."""
+        """How many operators come before each operator on the walk to it."""
         return self.along(np.zeros_like(self.slowest), lambda before, _: before + 1)
 
     @cached_property
     def is_complete(self) -> Mask:
-        """True where every operator of a walk has a latency."""
+        """True if all operators on the walk have a latency."""
         return self.along(~np.isnan(self.latency_ms), np.logical_and)
 
     @cached_property
     def path_state(self) -> Places:
-        """The state of each walk.
-
-        It is measured, or the state of the first operator that is not exact.
-        """
+        """The state of the walk: MEASURED, or that of its first operator whose latency is not exact."""
         exact = np.isin(self.state, (CODE[LatencyState.INPUT], CODE[LatencyState.MEASURED]))
         measured = CODE[LatencyState.MEASURED]
         own = np.where(exact, measured, self.state)
         return self.along(own, lambda before, own: np.where(before == measured, own, before))
 
     def has_state(self, states: Iterable[LatencyState]) -> Mask:
-        """Returns True where an operator has one of *states*."""
+        """Returns True for operators and windows whose latency has one of *states*."""
         return np.isin(self.state, [CODE[state] for state in states])
 
     def longest(self, names: Sequence[str], total_ms: Floats) -> Places:
-        """Returns the place of the operator of *names* with the highest total.
-
-        It is the first of equal ones.
+        """Returns for each window the row of the operator of *names* with the highest total; of equal ones the
+        first.
         """
-        places = np.array([self.place[name] for name in names])
-        chosen: Places = places[total_ms[places].argmax(axis=0)]
+        rows = np.array([self.place[name] for name in names])
+        chosen: Places = rows[total_ms[rows].argmax(axis=0)]
         return chosen
 
     def walks(
         self, last: Places, latency_ms: Floats, state: Places
     ) -> Iterator[list[tuple[str, int | None, LatencyState]]]:
-        """Yields the walk to the place *last* in each window, source first, with latencies and states of its operators.
+        """Yields for each window the walk to one operator: names, latencies (ms) and states, from the source on.
 
-        *latency_ms* and *state* are arrays like those of the same name, for example of averages.
+        Args:
+            last: the row of that operator, for each window.
+            latency_ms: latencies to tell, which may be averages.
+            state: the codes of their states.
         """
         lengths = np.where(np.isnan(latency_ms), NONE, latency_ms).astype(np.int64)
         of_windows = (array.T.tolist() for array in (self.slowest, lengths, state))
@@ -147,10 +149,7 @@ class Measured:
             yield walk[::-1]
 
     def paths(self, upstreams: Upstreams) -> list[Path]:
-        """Returns the critical path of each window.
-
-        It is the walk to a leaf whose latencies sum highest.
-        """
+        """Returns the critical path of each window: the walk to a leaf with the highest sum of latencies."""
         paths: list[Path] = []
         for walk in self.walks(self.longest(leaves(upstreams), self.total_ms), self.latency_ms, self.state):
             before = [None, *(operator for operator, _, _ in walk)]
@@ -162,13 +161,13 @@ class Measured:
         return paths
 
     def walk_to(self, last: Places) -> Mask:
-        """Returns True for operators on the walk to the place *last*."""
+        """Returns True for operators on the walk to the operator in the row *last*, which is given for each window."""
         is_on, columns = np.zeros(self.slowest.shape, np.bool_), np.arange(self.windows)
         is_on[last, columns] = True
-        # An operator comes after its upstreams.
-        for place in reversed(range(len(self.names))):
-            slowest = self.slowest[place]
-            goes_on = is_on[place] & (slowest != NONE)
+        # An operator comes after its upstreams, so each is reached before its slowest upstream.
+        for row in reversed(range(len(self.names))):
+            slowest = self.slowest[row]
+            goes_on = is_on[row] & (slowest != NONE)
             is_on[slowest[goes_on], columns[goes_on]] = True
         return is_on
 
@@ -182,15 +181,16 @@ def measure(
     now_ms: float = 0,
     stuck_after_ms: int = HEARTBEAT_TIMEOUT_MS,
 ) -> Measured:
-    """Returns every operator's latency.
+    """Measures the latency of each operator on each window, as `semantics.critical_path` does on one window.
 
     Args:
-        upstreams: the topology.
-        ewt_ms: the EWTs of the operators that finished the windows.
-        behind_ms: for the other operators: how far in record time their upstreams are ahead.
-        windows: number of windows.
-        now_ms: until then an operator has not finished a window that is not in *ewt_ms*.
-        stuck_after_ms: of an operator that is behind, as from `semantics.critical_path`.
+        upstreams: the upstream operators of each operator.
+        ewt_ms: when each operator had finished each window (its end-window time, EWT), epoch ms. Operators that have
+            not finished the windows are left out.
+        behind_ms: how far each of these is behind its upstreams in record time.
+        windows: the number of windows.
+        now_ms: operators without an EWT had not finished the windows at this instant, epoch ms.
+        stuck_after_ms: an operator that has been behind for longer than this is stuck.
     """
     names = in_order(upstreams)
     shape = (len(names), windows)
@@ -200,7 +200,7 @@ def measure(
         read = upstreams.get(name, ())
         last = _latest(read, ewt_ms, measured.place)
         if name in ewt_ms:
-            has_all = all(each in ewt_ms for each in read)
+            has_all = all(upstream in ewt_ms for upstream in read)
             if not read:
                 measured.state[own], measured.latency_ms[own] = CODE[LatencyState.INPUT], 0
             elif last is None:
@@ -212,7 +212,7 @@ def measure(
                 measured.latency_ms[own], measured.slowest[own] = np.maximum(own_ms, 0), last[0]
         else:
             is_behind = behind_ms.get(name, np.zeros(windows)) > 0
-            # Where it is not known when an upstream finished the window, Apex estimates by the windows behind.
+            # If no upstream is known to have finished the window, Apex estimates by how many windows it is behind.
             stands_ms = behind_ms.get(name, np.zeros(windows)) if last is None else now_ms - last[1]
             stands_still = is_behind & (stands_ms > stuck_after_ms)
             state = CODE[LatencyState.ESTIMATED if last is None else LatencyState.STUCK]
@@ -220,7 +220,7 @@ def measure(
             measured.latency_ms[own] = np.where(stands_still, stands_ms, np.nan)
             unfinished = sorted({*read} - ewt_ms.keys())
             if unfinished:
-                # It waits for the one that is furthest behind.
+                # The operator waits for the upstream that is furthest behind.
                 measured.slowest[own] = measured.longest(unfinished, measured.total_ms)
             elif last is not None:
                 measured.slowest[own] = last[0]
@@ -232,11 +232,11 @@ def measure(
 def _latest(
     names: Iterable[str], ewt_ms: Mapping[str, Floats], place: Mapping[str, int]
 ) -> tuple[Places, Floats] | None:
-    """Returns place and EWT of the last operator of *names*.
+    """Returns for each window the row (by *place*) and the EWT of the operator of *names* that finished it last.
 
-    None if none of them has one.
+    None if none of them has an EWT.
     """
-    # Of equal ones argmax takes the first by name.
+    # If several finished at the same instant, argmax takes the first by name.
     finished = sorted(name for name in names if name in ewt_ms)
     if not finished:
         return None
@@ -245,18 +245,19 @@ def _latest(
 
 
 def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measured, critical_ms: Floats) -> Floats:
-    """Returns by how much later each operator could have finished for free.
+    """Returns by how much later each operator could have finished without a longer critical path, ms.
 
-    Free means that the critical path is not longer. The slack is 0 on the critical path. Elsewhere it is the least,
-    over the walks to the leaves, of what each step on the way would have waited for its slowest upstream anyway, plus
-    what the leaf's own path lacks to the critical one. With one source that is the critical path's latency less that of
-    the longest path through the operator. NaN where an EWT is missing on every way.
+    On the critical path the slack is 0. An operator off it may use up two things. One is the time that each reader on
+    the way to a leaf would have waited for its slowest upstream anyway. The other is the difference between the path of
+    that leaf and the critical path. The slack is their sum, and the least sum over all ways to leaves. With one source
+    it equals the latency of the critical path less that of the longest path through the operator. It is NaN if an EWT
+    is missing on every way.
 
     Args:
-        upstreams: the operators that lead to leaves that are waited for.
-        ewt_ms: the EWTs of the operators that finished the windows.
-        measured: all operators.
-        critical_ms: latency of the critical path.
+        upstreams: the upstream operators of each operator that leads to a leaf.
+        ewt_ms: the EWTs of the operators that have finished the windows, epoch ms.
+        measured: the latencies of all operators.
+        critical_ms: the latency of the critical path of each window.
     """
     slack: dict[str, Floats] = {}
     for leaf in leaves(upstreams):
@@ -275,12 +276,13 @@ def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measu
 
 @dataclass(frozen=True)
 class SpentOnWindows:
-    """Parts of the latency of operators; NaN where one is not known.
+    """Parts of the latency of operators on windows; NaN for a part that is not known.
 
     Attributes:
-        waited_ms: until the driver's batch began. Operators within one driver do not wait for each other in this sense.
-        queued_ms: for sibling branches of the same batch.
-        worked_ms: the rest.
+        waited_ms: from the end of the slowest upstream until the batch began. Operators of one driver share a batch, so
+            they do not wait for each other in this sense.
+        queued_ms: the wait for sibling branches of the same batch.
+        worked_ms: the rest of the latency.
     """
 
     waited_ms: Floats
@@ -291,14 +293,14 @@ class SpentOnWindows:
 def spent(
     measured: Measured, ewt_ms: Mapping[str, Floats], began_ms: Mapping[str, Floats], queued_ms: Mapping[str, Floats]
 ) -> SpentOnWindows:
-    """Splits the latency of every operator into parts, none negative.
+    """Splits the latency of each operator into parts, of which none is negative.
 
-    What exceeds the latency does not count: only a clock that went back causes that.
+    The parts never add up to more than the latency. Only a clock that went back could make them.
 
     Args:
-        measured: the operators.
-        ewt_ms: the EWTs of those that finished the windows.
-        began_ms: when the batches began in which they did.
+        measured: the latencies of operators.
+        ewt_ms: the EWTs of the operators that have finished the windows, epoch ms.
+        began_ms: when the batches began in which they finished them, epoch ms.
         queued_ms: how long they waited in these batches for sibling branches.
     """
     none, columns = np.full(measured.windows, np.nan), np.arange(measured.windows)
@@ -307,13 +309,13 @@ def spent(
     for own, name in enumerate(measured.names):
         latency_ms, slowest = measured.latency_ms[own], measured.slowest[own]
         if name not in ewt_ms:
-            # A driver that stands still waits.
+            # All the time of a driver that stands still is a wait.
             rest_ms = np.where(np.isnan(latency_ms), np.nan, 0)
             lengths.waited_ms[own], lengths.queued_ms[own], lengths.worked_ms[own] = latency_ms, rest_ms, rest_ms
             continue
         before_ms = np.where(slowest == NONE, 0, began_ms[name] - ewts_ms[slowest, columns])
         waited_ms = np.minimum(np.maximum(before_ms, 0), latency_ms)
-        # A facts row may lack the beginning of its batch: then the wait is unknown, and the queue is not.
+        # A row may lack the beginning of its batch: then the wait is unknown, but not the time in the queue.
         queue_ms = np.minimum(queued_ms[name], latency_ms - np.nan_to_num(waited_ms))
         lengths.waited_ms[own], lengths.queued_ms[own] = waited_ms, queue_ms
         lengths.worked_ms[own] = latency_ms - waited_ms - queue_ms
@@ -321,10 +323,9 @@ def spent(
 
 
 def same_clock(measured: Measured, clocks: Mapping[str, Floats]) -> Mask:
-    """Returns True where a walk has one known clock.
+    """Returns True if all operators on a walk that finished the window did so by the same known clock.
 
-    It is the clock of all its operators that finished the window.
-    *clocks* has the number of the clock by which each of them finished it.
+    *clocks* has the number of the clock by which each operator finished each window.
     """
     unfinished = np.full(measured.windows, float(UNFINISHED))
     own = np.stack([np.nan_to_num(clocks.get(name, unfinished), nan=NONE) for name in measured.names])

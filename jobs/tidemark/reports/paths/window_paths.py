@@ -46,8 +46,8 @@ FINISHED = {
 class Paths(NamedTuple):
     """Rows about critical paths.
 
-    `tables` has the rows of two tables. `finished` has a row for each operator that finished one of their windows.
-    Its instants are epoch ms by the clock of all hosts.
+    `tables` has the rows of `critical_paths` and `critical_path_steps`. `finished` has a row (FINISHED) for each
+    operator and window that it finished, with instants in epoch ms on one clock for all hosts.
     """
 
     tables: dict[Table, pl.DataFrame]
@@ -56,10 +56,13 @@ class Paths(NamedTuple):
 
 @dataclass(frozen=True)
 class DriverFacts:
-    """Facts about drivers besides rows of windows.
+    """What is known of drivers besides their rows of `operator_windows`; instants are epoch ms.
 
-    `passed` has the instants at which drivers passed windows. `first_ms` and `newest_ms` are the ends of the first and
-    the newest window that each operator has finished. Until `now_ms` nobody has finished others. Epoch ms.
+    Attributes:
+        passed: with which batches drivers passed windows.
+        first_ms: the end of the first window that each operator has finished.
+        newest_ms: the end of the newest window that each operator has finished.
+        now_ms: the instant up to which all that was finished is known.
     """
 
     passed: PassedWindows = field(default_factory=PassedWindows)
@@ -69,7 +72,7 @@ class DriverFacts:
 
 
 def looks_back_ms(topology: Topology) -> int:
-    """Returns how far the averages of a window look back, in ms."""
+    """Returns how far the moving averages of a window look back, ms."""
     return (LATENCY_SAMPLES - 1) * topology.window_ms
 
 
@@ -77,8 +80,8 @@ def together(paths: Sequence[Paths]) -> Paths:
     """Concatenates the rows of *paths*, at least one."""
     tables: dict[Table, pl.DataFrame] = {}
     for table in paths[0].tables:
-        tables[table] = pl.concat(part.tables[table] for part in paths)
-    return Paths(tables, pl.concat(part.finished for part in paths))
+        tables[table] = pl.concat(some.tables[table] for some in paths)
+    return Paths(tables, pl.concat(some.finished for some in paths))
 
 
 def window_paths(
@@ -91,11 +94,12 @@ def window_paths(
     """Finds the critical paths of windows that end in *interval*.
 
     Args:
-        operator_windows: rows. Windows that end up to `looks_back_ms` before the interval are in the averages.
-        topology: as it is now.
-        promises: about its windows.
-        interval: of the report.
-        drivers: facts about them.
+        operator_windows: rows of the table. Windows that end up to `looks_back_ms` before the interval are needed, too,
+            for the averages.
+        topology: the topology as it is now.
+        promises: the promises about its windows.
+        interval: the interval of the report, record time.
+        drivers: what else is known of the drivers.
     """
     windows, groups = windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms)
     of_groups = [(group, _measured(group, drivers, topology)) for group in groups]
@@ -103,9 +107,9 @@ def window_paths(
     parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATHS: []}
     finished: list[pl.DataFrame] = []
     for group, measured in of_groups:
-        own = (interval.start_ms <= group.end_ms) & (group.end_ms < interval.end_ms)
-        if own.any():
-            asked, of_asked = group.take(own), measured.take(own)
+        in_interval = (interval.start_ms <= group.end_ms) & (group.end_ms < interval.end_ms)
+        if in_interval.any():
+            asked, of_asked = group.take(in_interval), measured.take(in_interval)
             finished.append(_finish_rows(asked))
             walks_end = _walks_end(asked, of_asked, drivers, topology)
             for alike_windows in alike([*walks_end.values()], asked.numbers.size):
@@ -124,9 +128,9 @@ def window_paths(
 
 
 def _of_windows(parts: list[pl.DataFrame], windows: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Returns the rows in *parts*, in the order of the *windows*.
+    """Returns the rows in *parts* as rows of *table*, in the order of *windows*, to which their numbers refer.
 
-    `report` adds what they lack.
+    Columns that they lack are null; `report` fills them.
     """
     if not parts:
         return pl.DataFrame(rows_of(table, []))
@@ -135,13 +139,10 @@ def _of_windows(parts: list[pl.DataFrame], windows: pl.DataFrame, table: Table) 
 
 
 def _finish_rows(group: WindowGroup) -> pl.DataFrame:
-    """Returns rows with columns FINISHED.
-
-    There is one for each operator that finished a window of *group*.
-    """
+    """Returns a row for each operator and window of *group* that it finished, with the number of the window."""
     rows: list[pl.DataFrame] = []
     for name, finish in group.finishes.items():
-        values = {each: getattr(finish, each) for each in ("ewt_ms", "began_ms", "skew_ms", "batch_id")}
+        values = {column: getattr(finish, column) for column in ("ewt_ms", "began_ms", "skew_ms", "batch_id")}
         rows.append(pl.DataFrame({"number": group.numbers, "operator": name, **_whole(values)}))
     return pl.concat(rows)
 
@@ -152,11 +153,11 @@ def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
 
 
 def _measured(group: WindowGroup, drivers: DriverFacts, topology: Topology) -> Measured:
-    """Measures the latency of every operator in windows of *group*."""
+    """Returns the latency of each operator on the windows of *group*."""
     newest_ms, behind_ms = drivers.newest_ms, dict[str, Floats]()
     for name, read in group.upstreams.items():
         if read and name not in group.finishes:
-            ahead_ms = max(newest_ms.get(each, 0) for each in read)
+            ahead_ms = max(newest_ms.get(upstream, 0) for upstream in read)
             # An operator that never finished a window counts as one window behind this one.
             own_ms = (
                 np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - topology.window_ms
@@ -175,14 +176,14 @@ def _measured(group: WindowGroup, drivers: DriverFacts, topology: Topology) -> M
 def _averages(
     of_groups: Sequence[tuple[WindowGroup, Measured]], end_ms: Places, looks_back_ms: int
 ) -> dict[str, Floats]:
-    """Returns the mean of each operator's latencies up to each window, truncated.
+    """Returns for each operator the moving average of its latencies up to each window, in whole ms.
 
-    The rule is Apex's: that of an input is 0. It is NaN without latencies.
+    As in Apex, the latency of an input is 0. The average is NaN if there is no latency.
 
     Args:
-        of_groups: all windows, with their operators.
-        end_ms: their ends, in order.
-        looks_back_ms: windows that ended longer ago do not count.
+        of_groups: all groups of windows, with their latencies.
+        end_ms: the ends of all windows, in order.
+        looks_back_ms: windows that ended longer before a window are not in its average.
     """
     samples_ms: dict[str, Floats] = {}
     for group, measured in of_groups:
@@ -194,8 +195,8 @@ def _averages(
     average_ms: dict[str, Floats] = {}
     for name, of_operator in samples_ms.items():
         sums, counts = (
-            np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
-            for each in (np.nan_to_num(of_operator).astype(np.int64), ~np.isnan(of_operator))
+            np.concatenate([[0], np.cumsum(values)]).astype(np.int64)
+            for values in (np.nan_to_num(of_operator).astype(np.int64), ~np.isnan(of_operator))
         )
         n = counts[last] - counts[first]
         average_ms[name] = np.where(n > 0, (sums[last] - sums[first]) // np.maximum(n, 1), np.nan)
@@ -203,10 +204,10 @@ def _averages(
 
 
 def _walks_end(group: WindowGroup, measured: Measured, drivers: DriverFacts, topology: Topology) -> dict[str, Mask]:
-    """Returns at which terminal operators the paths of windows end.
+    """Returns for each terminal operator in which windows the critical path may end there; none if a window is open.
 
-    The path of an open window ends at none. A walk is settled if it is measured as a whole, or a driver on it stands
-    still. A walk that is not is waited for until it could be said to stand still.
+    A walk is settled if all its operators are measured, or if a driver on it stands still. A window is open until each
+    of its walks is settled, or has taken so long that it could be said to stand still.
     """
     unfinished = np.full(measured.windows, -np.inf)
     ewts_ms = np.stack([group.ewt_ms.get(name, unfinished) for name in measured.names])
@@ -214,16 +215,16 @@ def _walks_end(group: WindowGroup, measured: Measured, drivers: DriverFacts, top
     has_begun = ~np.isinf(last_ms)
     stands_still = measured.along(measured.has_state(STANDS_STILL), np.logical_or)
     is_settled = has_begun & (measured.is_complete | stands_still)
-    # A flow whose time stands still, such as an idle source, is behind in record time.
+    # A walk that has not begun, such as that of an idle source, is overdue when others are far ahead in record time.
     ahead_ms = max(drivers.newest_ms.values(), default=0) - group.end_ms
     is_overdue = np.where(
         has_begun, drivers.now_ms - last_ms > stuck_after_ms(topology.trigger_ms), ahead_ms > HEARTBEAT_TIMEOUT_MS
     )
-    places = {name: measured.place[name] for name in group.ends}
-    if not places:
+    rows = {name: measured.place[name] for name in group.ends}
+    if not rows:
         return {}
-    is_closed = np.all([is_settled[place] | is_overdue[place] for place in places.values()], axis=0)
-    return {name: is_settled[place] & is_closed for name, place in places.items()}
+    is_closed = np.all([is_settled[row] | is_overdue[row] for row in rows.values()], axis=0)
+    return {name: is_settled[row] & is_closed for name, row in rows.items()}
 
 
 class _GroupPaths:
@@ -231,9 +232,9 @@ class _GroupPaths:
 
     Args:
         group: the windows.
-        measured: their operators.
-        ends: at which operators paths end; none: the windows are open.
-        promises: those about the topology.
+        measured: the latencies of operators on them.
+        ends: the terminal operators at which paths may end; none if the windows are open.
+        promises: the promises about windows of the topology.
     """
 
     def __init__(self, group: WindowGroup, measured: Measured, ends: Sequence[str], promises: Promises) -> None:
@@ -248,19 +249,19 @@ class _GroupPaths:
         self._columns = np.arange(measured.windows)
 
     def tables(self, average_ms: Mapping[str, Floats]) -> dict[Table, pl.DataFrame]:
-        """Returns rows with the numbers of their windows, by table.
+        """Returns the rows of each table, with the numbers of their windows.
 
-        *average_ms* is the moving average of the latency of each operator, by window.
+        *average_ms* has for each operator the moving average of its latency at each window.
         """
         if not self._ends:
-            # A row without path marks an open window; a later run replaces it.
+            # An open window has a row without a path, which a later run replaces.
             open_ = pl.DataFrame({"number": self._group.numbers, "state": LatencyState.NO_WINDOW_YET.value})
             shape = self._measured.latency_ms.shape
             return {
                 CRITICAL_PATHS: open_,
                 CRITICAL_PATH_STEPS: self._steps(np.zeros(shape, np.bool_), np.full(shape, np.nan), np.zeros(shape[1])),
             }
-        # Operators that lead only to flows that stand still are on no path.
+        # Operators that lead only to walks that are not settled are on no path.
         on_paths = reached(self._ends, self._group.upstreams)
         upstreams = {name: self._group.upstreams.get(name, ()) for name in on_paths}
         leaf = self._measured.longest(leaves(upstreams), self._measured.total_ms)
@@ -280,9 +281,9 @@ class _GroupPaths:
         }
 
     def _before_source_ms(self, last: Places) -> Floats:
-        """Returns the ages of windows when their source had finished them.
+        """Returns how old each window was when the source of its path had finished it, ms.
 
-        Their paths end at *last*.
+        The path ends at the operator in the row *last*.
         """
         ewts_ms = np.stack([self._group.ewt_ms.get(name, np.full(last.size, np.nan)) for name in self._measured.names])
         return ewts_ms[self._measured.source[last, self._columns], self._columns] - self._group.end_ms

@@ -1,11 +1,11 @@
 """Says which operators finished each streaming window, and which upstreams each of them waited for.
 
-A driver has a row of `operator_windows` for each window that it finished with records, and passes others with a later
-batch. A row also says what its operator read and who read it, so a window is measured by the topology of that time; a
-driver without a row has the topology of its newest row so far.
+A driver writes a row of `operator_windows` for each window that it finished with records. A window without records for
+it has no row: the driver passes it with a later batch. A row also tells what its operator read, and who read it. So a
+window is measured by the topology of that time; for a driver without a row, that of its newest row before counts.
 
-Windows that the same operators have finished in the same topology are a group, and are measured together. Instants are
-epoch ms, lengths ms. NaN: not known.
+Windows that the same operators have finished in the same topology form a group, and are measured together. Instants are
+epoch ms, lengths ms; NaN stands for a value that is not known.
 """
 
 from __future__ import annotations
@@ -29,18 +29,15 @@ from tidemark.semantics.critical_path import Upstreams
 
 WINDOW = ("topology", "window_start", "window_end")
 STARTED_WITH_IT_MS = 30_000
-"""Longest delay of a driver's first batch after the others had finished a window.
-
-A driver that began later was absent during the window.
-"""
+"""A driver that begins its first batch later than this after the others had finished a window was absent then, ms."""
 NO_WAIT = float("-inf")
-"""The arrival at an operator that was idle and did not wait."""
+"""The instant of arrival at an operator that was idle, and so did not wait."""
 
 
 class OperatorPlace(NamedTuple):
-    """The place of an operator in its topology.
+    """Where an operator is in its topology.
 
-    `waits_for` are the operators whose EWT of a window it needs, `read_by` all operators that read it.
+    `waits_for` are the operators that must have finished a window before it can, and `read_by` all that read it.
     """
 
     sub_topology: str
@@ -53,9 +50,10 @@ OperatorPlaces = Mapping[str, OperatorPlace]
 
 
 class OperatorFinish(NamedTuple):
-    """How an operator finished windows, a number for each.
+    """When and how an operator finished windows, with a value for each window.
 
-    `clock` is a number of a host and its skew. A driver without a row about a window is on the clock of its row before.
+    `ewt_ms` is when the operator had finished the window (its end-window time). `clock` is a number that stands for a
+    host and its skew. If a driver has no row about a window, the clock of its row before counts.
     """
 
     ewt_ms: Floats
@@ -73,15 +71,15 @@ class OperatorFinish(NamedTuple):
 
 @dataclass(frozen=True)
 class WindowGroup:
-    """Windows that the same operators at the same places have finished.
+    """Windows that the same operators have finished, while each was at the same place of the topology.
 
     Attributes:
-        numbers: of the windows, in the order of their ends.
-        end_ms: their ends.
-        places: of all operators.
-        upstreams: the operators that each operator waited for. Where flows of several hops come together in a driver it
-            is the flow that arrived last.
-        finishes: of the operators that have finished the windows.
+        numbers: the numbers of the windows, in the order of their ends.
+        end_ms: the ends of the windows.
+        places: where each operator is in the topology.
+        upstreams: the operators that each operator waited for. If an operator reads several flows, this is the one that
+            arrived last.
+        finishes: how each operator that has finished the windows did so.
     """
 
     numbers: Places
@@ -92,13 +90,13 @@ class WindowGroup:
 
     @property
     def ewt_ms(self) -> dict[str, Floats]:
-        """The EWTs of each operator that has finished them, epoch ms."""
+        """When each operator had finished each window, epoch ms, by the name of the operator."""
         return {name: finish.ewt_ms for name, finish in self.finishes.items()}
 
     @property
     def ends(self) -> list[str]:
         """The terminal operators, which no other reads."""
-        # Tables of joins downstream of a hop have a reader, and no window waits for them.
+        # A table that a join looks up behind a hop has a reader, although no window waits for it.
         return [name for name, place in sorted(self.places.items()) if not place.read_by]
 
     def take(self, windows: Mask) -> WindowGroup:
@@ -108,7 +106,7 @@ class WindowGroup:
 
 
 class PassedWindows:
-    """Says when each sub-topology had passed a window, by *batches*, rows of its batches."""
+    """Says with which batch each sub-topology passed a window; *batches* are rows of `batches`."""
 
     def __init__(self, batches: pl.DataFrame | None = None) -> None:
         self._by_sub: dict[str, tuple[Places, Floats]] = {}
@@ -116,16 +114,16 @@ class PassedWindows:
             return
         ms = pl.col("watermark", "started_at", "finished_at").dt.epoch("ms")
         rows = batches.drop_nulls("watermark").with_columns(ms).sort("batch_id")
-        # A window that was passed stays passed, should time have been set back.
+        # A window that was passed stays passed, even if a person has set time back since.
         rows = rows.with_columns(pl.col("watermark").cum_max().over("sub_topology"))
-        for (sub,), part in rows.group_by("sub_topology", maintain_order=True):
-            passed = part.select("batch_id", "started_at", "finished_at").cast(pl.Float64()).to_numpy()
-            self._by_sub[str(sub)] = part["watermark"].to_numpy(), passed
+        for (sub,), of_sub in rows.group_by("sub_topology", maintain_order=True):
+            passed = of_sub.select("batch_id", "started_at", "finished_at").cast(pl.Float64()).to_numpy()
+            self._by_sub[str(sub)] = of_sub["watermark"].to_numpy(), passed
 
     def batches(self, sub_topology: str, end_ms: Floats) -> Floats:
         """Returns the first batch of *sub_topology* whose watermark passed each of *end_ms*.
 
-        A row has its number, beginning and end, by its driver's clock; NaN: there is no such batch.
+        A row has the number of the batch, and its beginning and end by its driver's clock; NaN without such a batch.
         """
         watermarks, batches = self._by_sub.get(sub_topology, (np.empty(0, np.int64), np.empty((0, 3))))
         # A watermark passes a window when it reaches its last millisecond.
@@ -135,13 +133,13 @@ class PassedWindows:
 def windows_finished(
     operator_windows: pl.DataFrame, topology: Topology, passed: PassedWindows, first_ms: Mapping[str, int]
 ) -> tuple[pl.DataFrame, list[WindowGroup]]:
-    """Returns the windows of *operator_windows* in the order of their ends, and their groups.
+    """Returns the windows of *operator_windows* in the order of their ends, and the groups that they form.
 
     Args:
-        operator_windows: rows. The first batch of an operator that closed a window counts.
-        topology: as it is now.
-        passed: when sub-topologies had passed windows.
-        first_ms: end of the first window that each operator is known to have finished.
+        operator_windows: rows of the table. If an operator closed a window in several batches, the first one counts.
+        topology: the topology as it is now.
+        passed: with which batches sub-topologies have passed windows.
+        first_ms: the end of the first window that each operator is known to have finished.
     """
     rows, operators = _rows(operator_windows)
     windows = rows.group_by(WINDOW, maintain_order=True).agg("operator_number", first_row=pl.col("row").first())
@@ -160,7 +158,7 @@ def windows_finished(
 
 
 class _RowOperator(NamedTuple):
-    """An operator of rows; `place` is None if they lack it."""
+    """An operator that rows are about; `place` is None if the rows do not tell it."""
 
     name: str
     sub_topology: str
@@ -168,9 +166,10 @@ class _RowOperator(NamedTuple):
 
 
 def _rows(operator_windows: pl.DataFrame) -> tuple[pl.DataFrame, list[_RowOperator]]:
-    """Returns rows with WINDOW, the fields of OperatorFinish and `operator_number`, and the operators.
+    """Returns the rows of *operator_windows* as numbers, and the operators that they are about.
 
-    The rows are those of *operator_windows*, in the order of the windows' ends, and their instants on one clock.
+    The rows are in the order of the windows' ends, with instants on one clock. They have WINDOW, the fields of
+    OperatorFinish, and `operator_number`, the position of their operator in the list.
     """
     ms = pl.col("window_start", "window_end", "ewt_adjusted_at", "batch_started_at").dt.epoch("ms")
     finish = ("ewt_adjusted_at", "batch_started_at", "queued_ms", "skew_error_ms", "host", "skew_ms", "batch_id")
@@ -182,8 +181,8 @@ def _rows(operator_windows: pl.DataFrame) -> tuple[pl.DataFrame, list[_RowOperat
     operators: list[_RowOperator] = []
     for name, sub, kind, waits_for, read_by in names.iter_rows():
         has_place = waits_for is not None and read_by is not None
-        # Nothing waits for itself, whatever a row says.
-        before = tuple(each for each in _names(waits_for) if each != name) if has_place else ()
+        # No operator waits for itself, whatever a row says.
+        before = tuple(upstream for upstream in _names(waits_for) if upstream != name) if has_place else ()
         place = OperatorPlace(sub, kind, before, _names(read_by)) if has_place else None
         operators.append(_RowOperator(name, sub, place))
     numbered = rows.join(names.with_row_index("operator_number"), on=own, nulls_equal=True, maintain_order="left")
@@ -192,7 +191,7 @@ def _rows(operator_windows: pl.DataFrame) -> tuple[pl.DataFrame, list[_RowOperat
         pl.col("ewt_adjusted_at").alias("ewt_ms"), pl.col("batch_started_at").alias("began_ms"), pl.col("queued_ms"),
         pl.col("skew_error_ms"), clock.alias("clock"), pl.col("skew_ms"), pl.col("batch_id"),
     ]  # fmt: skip
-    values = numbered.select(*WINDOW, "operator_number", *(each.cast(pl.Float64()) for each in numbers))
+    values = numbered.select(*WINDOW, "operator_number", *(number.cast(pl.Float64()) for number in numbers))
     return values.with_row_index("row"), operators
 
 
@@ -202,15 +201,15 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _WindowRows:
-    """What the rows of a window say; windows with rows of the same operators share it.
+    """What the rows of a window tell; windows with rows about the same operators share it.
 
-    A row is given by its place among those of its window.
+    Rows are numbered within their window.
 
     Attributes:
-        first: the first row of each operator that has a place.
-        places: of these operators.
-        newest: the places that rows of a sub-topology have.
-        told: sub-topologies of which rows about the window say what their operators did.
+        first: the first row of each operator whose place is known.
+        places: the places of these operators.
+        newest: the places that rows tell, by sub-topology.
+        told: the sub-topologies whose rows tell what their operators did.
         last: the last row of each sub-topology.
     """
 
@@ -222,16 +221,18 @@ class _WindowRows:
 
     @classmethod
     def of(cls, operators: Sequence[_RowOperator], current: OperatorPlaces) -> _WindowRows:
-        """Reads rows of *operators*; one that lacks its place has that of the *current* topology."""
+        """Reads rows about *operators*. If they do not tell the place of one, its place in the *current* topology
+        counts.
+        """
         first: dict[str, int] = {}
         places: dict[str, OperatorPlace] = {}
         newest: dict[str, dict[str, OperatorPlace]] = defaultdict(dict)
         last: dict[str, int] = {}
-        for row, (name, sub, own_place) in enumerate(operators):
+        for row, (name, sub, told_place) in enumerate(operators):
             last[sub] = row
-            if own_place:
-                newest[sub][name] = own_place
-            place = own_place or current.get(name)
+            if told_place:
+                newest[sub][name] = told_place
+            place = told_place or current.get(name)
             if place and name not in first:
                 first[name], places[name] = row, place
         told = (place.sub_topology for name, place in places.items() if name in newest.get(place.sub_topology, ()))
@@ -239,12 +240,13 @@ class _WindowRows:
 
 
 class _Drivers:
-    """What drivers said of windows with rows, and did without.
+    """What drivers did with windows: told by rows, or worked out where a driver has no row.
 
     Attributes:
         end_ms: the ends of the windows.
-        kind: the number of the _WindowRows of each window.
-        version: by sub-topology, the number of the places of its operators as of each window; NONE: none are known.
+        kind: for each window, the number of its _WindowRows.
+        version: for each sub-topology and window, the number of the places that its operators had then; NONE if they
+            are not known.
     """
 
     def __init__(
@@ -281,21 +283,21 @@ class _Drivers:
         }
 
     def _follow_drivers(self) -> None:
-        """Finds the newest row, and the places in the newest rows, that each sub-topology has as of each window."""
+        """Finds for each sub-topology and window its newest row up to then, and the places that it tells."""
         windows = np.arange(self.kind.size)
         for sub in dict.fromkeys(chain(self._subs, *(rows.last for rows in self._rows))):
             of_kinds = [self._number(rows.newest[sub]) if sub in rows.newest else NONE for rows in self._rows]
-            own = np.array(of_kinds)[self.kind]
+            told = np.array(of_kinds)[self.kind]
             # The newest rows of a driver replace all its places: it may run another version of the topology now.
-            newest = np.maximum.accumulate(np.where(own == NONE, NONE, windows))
+            newest = np.maximum.accumulate(np.where(told == NONE, NONE, windows))
             current = {name: place for name, place in self._current.items() if place.sub_topology == sub}
             before = self._number(current) if sub in self._subs else NONE
-            self.version[sub] = np.where(newest == NONE, before, own[newest])
+            self.version[sub] = np.where(newest == NONE, before, told[newest])
             last = np.array([rows.last.get(sub, NONE) for rows in self._rows])[self.kind]
             self._last_row[sub] = np.maximum.accumulate(np.where(last == NONE, NONE, self._first_row + last))
 
     def _number(self, places: OperatorPlaces) -> int:
-        """Returns the number of *places* in `_versions`; equal ones have one."""
+        """Returns the number of *places* in `_versions`; equal places have the same number."""
         key = tuple(places.items())
         if key not in self._numbers:
             self._numbers[key] = len(self._versions)
@@ -303,10 +305,10 @@ class _Drivers:
         return self._numbers[key]
 
     def groups(self, numbers: Places, later: set[str]) -> Iterator[WindowGroup]:
-        """Groups windows of one kind whose drivers had the same places.
+        """Yields the groups of windows of one kind in which all operators had the same places.
 
         Args:
-            numbers: of the windows.
+            numbers: the numbers of the windows.
             later: the operators that did not exist yet.
         """
         rows = self._rows[self.kind[numbers[0]]]
@@ -328,13 +330,15 @@ class _Drivers:
         finished: Mapping[str, Floats],
         gaps: Sequence[tuple[str, OperatorPlaces]],
     ) -> Iterator[WindowGroup]:
-        """Yields the groups of windows, with what drivers without a row did.
+        """Yields the groups of windows, after it has worked out what drivers without a row did.
+
+        Such a driver was away, has not passed the window, or has passed it with a later batch.
 
         Args:
-            numbers: of the windows.
-            places: of operators.
+            numbers: the numbers of the windows.
+            places: the places of the operators so far.
             finished: the fields of OperatorFinish of each operator that has finished the windows, a row per window.
-            gaps: drivers without a row, each with the places of its operators.
+            gaps: the drivers without a row, each with the places of its operators.
         """
         if not gaps:
             connected = _joined_up(_without_unread(places), self._current)
@@ -364,8 +368,8 @@ class _Drivers:
 
         Args:
             sub: the sub-topology.
-            batch: that passed each window, as of PassedWindows.
-            others: as in `_filled`.
+            batch: the batch that passed each window, as PassedWindows returns it.
+            others: what other drivers did, like `finished` in `_filled`.
         """
         was_removed = np.isnan(batch[:, 0]) & (sub not in self._subs)
         if not others:
@@ -375,7 +379,10 @@ class _Drivers:
         return was_removed | came_later
 
     def _pass(self, sub: str, name: str, numbers: Places, batch: Floats) -> Floats:
-        """Returns how an operator finished windows that its driver passed in *batch*, as the rows of `_filled`."""
+        """Returns how the operator *name* of *sub* finished windows that its driver passed with *batch*.
+
+        The rows are like those of `finished` in `_filled`.
+        """
         last = self._last_row[sub][numbers]
         finish = OperatorFinish(*np.where(last[:, None] == NONE, np.nan, self._values[last]).T)
         batch_id, began_ms, ended_ms = batch.T
@@ -385,11 +392,11 @@ class _Drivers:
         )
         values = np.stack(passed, axis=1)
         if (sub, name) in self._of_batches:
-            # An operator that closed another window in that batch has its own EWT.
+            # If the operator closed another window in that batch, its row tells when it had finished.
             batches, rows = self._of_batches[sub, name]
             at = np.minimum(np.searchsorted(batches, batch_id), batches.size - 1)
-            is_own = (batches[at] == batch_id) & (rows[at] < self._next_row[numbers])
-            values = np.where(is_own[:, None], self._values[rows[at]], values)
+            is_told = (batches[at] == batch_id) & (rows[at] < self._next_row[numbers])
+            values = np.where(is_told[:, None], self._values[rows[at]], values)
         return values
 
 
@@ -405,7 +412,7 @@ def places_of(topology: Topology) -> dict[str, OperatorPlace]:
 
 
 def _without_unread(places: OperatorPlaces) -> dict[str, OperatorPlace]:
-    """Removes sub-topologies that were not read with the window."""
+    """Returns *places* without sub-topologies whose upstreams did not name them as readers when the window was read."""
     read_places = dict(places)
     names_by_sub: dict[str, list[str]] = defaultdict(list)
     for name, place in places.items():
@@ -429,9 +436,9 @@ def _is_read_by(places: OperatorPlaces, source: str) -> bool:
 
 
 def _joined_up(places: OperatorPlaces, current: OperatorPlaces) -> dict[str, OperatorPlace]:
-    """Connects *places* with one another.
+    """Returns *places* in which each neighbour has a place, too.
 
-    An operator without a place is replaced by the nearest operators beyond it, by the *current* topology.
+    A neighbour without one is replaced by the nearest operators beyond it, by the *current* topology.
     """
     neighbours = chain.from_iterable((*place.waits_for, *place.read_by) for place in places.values())
     if places.keys() >= {*neighbours}:
@@ -449,21 +456,23 @@ def _joined_up(places: OperatorPlaces, current: OperatorPlaces) -> dict[str, Ope
 
 
 def _by_last_flows(group: WindowGroup) -> Iterator[WindowGroup]:
-    """Divides the windows of *group* by the flows that arrived last."""
+    """Divides the windows of *group* by which of several flows arrived last at each operator."""
     arrival_ms = _arrival_ms(group)
     was_last: dict[tuple[str, str], Mask] = {}
     for name, place in group.places.items():
-        # Where the arrival of one is not known, each may have been the last.
+        # If one arrival is not known, each flow may have been the last.
         if len(place.waits_for) > 1 and arrival_ms.keys() >= {*place.waits_for}:
-            last_ms = np.max([arrival_ms[each] for each in place.waits_for], axis=0)
-            for each in place.waits_for:
-                was_last[name, each] = (arrival_ms[each] == last_ms) | (last_ms == NO_WAIT)
+            last_ms = np.max([arrival_ms[upstream] for upstream in place.waits_for], axis=0)
+            for upstream in place.waits_for:
+                was_last[name, upstream] = (arrival_ms[upstream] == last_ms) | (last_ms == NO_WAIT)
     for chosen in alike(list(was_last.values()), group.numbers.size):
         first = int(chosen.argmax())
         upstreams: dict[str, tuple[str, ...]] = {}
         for name, place in sorted(group.places.items()):
             waits_for = [
-                each for each in place.waits_for if (name, each) not in was_last or was_last[name, each][first]
+                upstream
+                for upstream in place.waits_for
+                if (name, upstream) not in was_last or was_last[name, upstream][first]
             ]
             upstreams[name] = tuple(waits_for)
         yield replace(group.take(chosen), upstreams=upstreams)

@@ -1,6 +1,6 @@
-"""Estimates the critical paths of windows if operators had worked less.
+"""Estimates the critical paths that windows would have had if operators had worked more or less.
 
-Frames are polars frames, because a few thousand windows need no Spark. Instants are epoch ms, lengths ms.
+The frames are of polars, because a few thousand windows need no Spark. Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
 
 SCALE_AT_MOST = 1_000_000
 _Rows = Mapping[str, Mapping[str, Any]]
-"""Rows of `operator_windows` of one window by operator."""
+"""The rows of `operator_windows` about one window, by operator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkChange:
-    """A change of the time of work of *operator*.
-
-    The new time is the old one times *scale*, minus *less_ms*, and at least 0 ms.
+    """A change of how long *operator* works: the old time × *scale* − *less_ms*, and at least 0 ms.
 
     Raises:
         InvalidArgument: *scale* is negative, larger than SCALE_AT_MOST or not a number.
@@ -54,7 +52,7 @@ class WorkChange:
             raise InvalidArgument(msg)
 
     def saved_ms(self, worked_ms: int) -> int:
-        """Returns *worked_ms* less the new time, which may be negative."""
+        """Returns by how much the new time is shorter than *worked_ms*; negative if it is longer."""
         return worked_ms - max(0, round(worked_ms * self.scale) - self.less_ms)
 
 
@@ -79,18 +77,18 @@ def what_if(
     *,
     distances_ms: Mapping[str, int],
 ) -> list[ComparedWindow]:
-    """Returns closed windows with and without *changes*, oldest first.
+    """Returns closed windows with their actual paths and those after *changes*, oldest first.
 
-    Only the time of work changes. Batches of a driver become shorter by this time, so the next ones may begin sooner
-    (`timetable`). Batches of a driver without an upstream driver begin at the same instants as before. The result has
-    no windows that an operator has not finished, and none of batches without a known beginning.
+    Only the time of work changes. The batches of a driver get shorter by that time, so that its next ones may begin
+    sooner (`timetable`). If a driver reads no other driver, its batches begin at the same instants as before. Windows
+    that an operator has not finished are left out, and so are windows of batches whose beginning is not known.
 
     Args:
         operator_windows: rows of one topology.
         batches: rows about its drivers.
-        upstreams: upstream operators of each operator.
-        changes: changes of work; the last one of an operator applies.
-        distances_ms: by driver, the distance of its batches: see `distances_of`.
+        upstreams: the upstream operators of each operator.
+        changes: changes of work. If an operator has several, the last one counts.
+        distances_ms: the least distance between batches of each driver (`distances_of`).
 
     Raises:
         InvalidArgument: a change is for an unknown operator.
@@ -121,9 +119,9 @@ def what_if(
 
 
 def distances_of(topology: Topology) -> dict[str, int]:
-    """Returns the distance of batches by driver of *topology*.
+    """Returns the least distance between two batches of each driver of *topology*, ms.
 
-    It is in ms. 0: its writers run in the same process, and wake it.
+    That is the trigger, or 0 if the writers of all its hops run in the same process and wake it.
     """
     return {
         sub.name: 0 if topology.shares_processes and sub.reads_hops_alone else topology.trigger_ms
@@ -133,10 +131,7 @@ def distances_of(topology: Topology) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _ClosedWindow:
-    """A closed window: the row of each operator, instants in epoch ms.
-
-    `saved_ms` has the time of work that changes save, by operator.
-    """
+    """A closed window, with the row of each operator; `saved_ms` is how much work the changes save, by operator."""
 
     rows: _Rows
     saved_ms: Mapping[str, int]
@@ -148,7 +143,7 @@ class _ClosedWindow:
 
     @cached_property
     def batches(self) -> dict[str, Mapping[str, Any]]:
-        """A row of each driver, which has its batch."""
+        """For each driver one of its rows, which tells of the batch that finished the window."""
         return {row["sub_topology"]: row for row in self.rows.values()}
 
     def saved_by(self, driver: str) -> int:
@@ -156,20 +151,17 @@ class _ClosedWindow:
         return sum(ms for name, ms in self.saved_ms.items() if self.drivers[name] == driver)
 
     def ewts_then_ms(self, upstreams: Upstreams, timetables: Mapping[str, Timetable]) -> dict[str, int]:
-        """Returns the EWTs after the saved work."""
+        """Returns when each operator would have finished the window after the changes, epoch ms."""
         ewt_ms = {name: row["ewt_adjusted_at"] for name, row in self.rows.items()}
         begins = {driver: partial(_begins_sooner, timetables[driver], row) for driver, row in self.batches.items()}
         return sooner_ewts_ms(upstreams, ewt_ms, self.drivers, self.saved_ms, begins)
 
 
 def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> list[_Rows]:
-    """Returns the rows of each closed window by operator.
-
-    Instants are epoch ms.
-    """
+    """Returns the rows of each closed window by operator; a window is closed if all operators have a row."""
     rows = (
         on_one_clock(operator_windows.with_columns(cs.datetime().dt.epoch("ms")))
-        # A facts row may lack the beginning of its batch, or the length of its queue.
+        # A row may lack the beginning of its batch, or the time for which it was queued.
         .filter(pl.col("batch_started_at").is_not_null())
         .sort("window_end", "ewt_adjusted_at")
         .unique(["window_start", "window_end", "operator"], keep="first", maintain_order=True)
@@ -184,7 +176,7 @@ def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> lis
 
 
 def _measured(closed: Sequence[_Rows], upstreams: Upstreams) -> tuple[Measured, Floats]:
-    """Measures operators, and the ms that each worked on a window."""
+    """Returns the measured latencies of operators on *closed* windows, and how long each worked on each window, ms."""
 
     def values(column: str) -> dict[str, Floats]:
         return {name: np.array([rows[name][column] for rows in closed], float) for name in upstreams}
@@ -196,7 +188,7 @@ def _measured(closed: Sequence[_Rows], upstreams: Upstreams) -> tuple[Measured, 
 
 
 def _all_finished(upstreams: Upstreams, ewt_ms: Mapping[str, npt.ArrayLike]) -> Measured:
-    """Measures operators that have finished all of the windows."""
+    """Returns the measured latencies of operators that have finished all windows, from when each did (*ewt_ms*)."""
     ewts_ms = {name: np.asarray(of, float) for name, of in ewt_ms.items()}
     (windows,) = {of.size for of in ewts_ms.values()}
     return measure(upstreams, ewts_ms, {}, windows=windows)
@@ -237,6 +229,9 @@ def _timetables(
 
 
 def _begins_sooner(timetable: Timetable, row: Mapping[str, Any], upstream_ms: int, upstream_sooner_ms: int) -> int:
-    """Returns by how many ms the batch of *row* begins sooner."""
+    """Returns by how many ms the batch of *row* begins sooner.
+
+    The commit of an upstream driver at *upstream_ms*, which the batch waits for, comes *upstream_sooner_ms* sooner.
+    """
     # A timetable has instants of its driver's clock.
     return timetable.sooner_ms(row["batch_started_at"], upstream_ms - row["skew_ms"], upstream_sooner_ms)

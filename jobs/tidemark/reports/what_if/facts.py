@@ -1,8 +1,7 @@
-"""Compares windows with and without a changed operator.
+"""Compares the critical paths of windows with and without a change of an operator's work.
 
-The facts are for people, programs and pages.
-
-The names of the fields are a promise: docs/reports.md has them. Lengths are whole ms, instants timestamps in UTC.
+Pages, commands and programs read the result: the names of its fields are promised in docs/reports.md. Lengths are whole
+ms, instants timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -33,13 +32,20 @@ BATCHES = """
 def what_if_facts(
     tables: Tables, topology: Topology, change: WorkChange, *, start_ms: int | None = None, end_ms: int | None = None
 ) -> Row:
-    """Compares the closed windows of *topology* with and without *change*.
+    """Compares the closed windows of a topology with and without a change of an operator's work.
 
-    They end in [*start_ms*, *end_ms*), epoch ms; None: no limit. `windows` has each of them. `before` and `after` are
-    the median and the 90th percentile of their latencies.
+    In the result, `windows` has each window. `before` and `after` are the median and the 90th percentile of their
+    latencies.
+
+    Args:
+        tables: the tables of the warehouse.
+        topology: the topology.
+        change: the change of an operator's work.
+        start_ms: windows end then or later, record time, epoch ms; None sets no limit.
+        end_ms: windows end before that; None sets no limit.
 
     Raises:
-        InvalidArgument: there is no such window, or no such operator; the message has the remedy.
+        InvalidArgument: there is no such window, or no such operator; the message says what to do.
     """
     operator_windows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
     began = operator_windows["batch_started_at"]
@@ -73,7 +79,7 @@ def _frame(answer: Answer) -> pl.DataFrame:
 
 
 def spread(lengths_ms: list[int]) -> Row:
-    """Returns median and 90th percentile of *lengths_ms*."""
+    """Returns the median and the 90th percentile of *lengths_ms*."""
     return {"median_ms": quantile_of(lengths_ms, MEDIAN), "p90_ms": quantile_of(lengths_ms, 0.9)}
 
 

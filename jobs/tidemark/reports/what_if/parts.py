@@ -1,8 +1,8 @@
 """Estimates the ages of windows with another bound or trigger, or with an owner that takes as long as it usually does.
 
-It uses the parts of their ages by the account of time: the changed part is shorter or longer, and all other parts take
-as long as they did. Where a driver is the owner, its streams look at their triggers then (`runs.py`). Lengths are whole
-ms.
+Each age is a sum of parts, by the account of time. The changed part gets shorter or longer, and all other parts stay as
+they were. If the owner works in a driver, later looks of that driver move, too: `runs.py` works that out. Lengths are
+whole ms.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ STAYS = f"""
     FROM ({PARTS}) WHERE stream IS NOT NULL GROUP BY ALL
 """
 SETTINGS = (BOUND, TRIGGER)
-"""Owners whose length a setting of the topology is."""
+"""Owners whose time is as long as a setting of the topology says."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartChange:
-    """The bound of every source, or the trigger, is *length_ms*; another *owner* of time takes as long as usual.
+    """A change of the time of one owner.
 
-    `detail` None: whatever the owner's detail is. `length_ms` None: as long as usual.
+    Attributes:
+        owner: the owner whose time changes.
+        detail: which operator, partition or stream; None for all of them.
+        length_ms: the new bound of every source, or the new trigger; None if the owner takes as long as usual.
     """
 
     owner: str
@@ -59,7 +62,11 @@ class PartChange:
 
 
 def as_usual(cause: str) -> PartChange:
-    """Returns that *cause*, OWNER or OWNER:DETAIL, takes as long as it usually does; InvalidArgument: no such owner."""
+    """Returns the change after which *cause*, OWNER or OWNER:DETAIL, takes as long as it usually does.
+
+    Raises:
+        InvalidArgument: there is no such owner.
+    """
     owner, _, detail = cause.partition(":")
     if owner not in OWNERS:
         msg = f"there is no owner of time {owner!r}; known: {', '.join(OWNERS)}"
@@ -75,12 +82,17 @@ def what_if_part(
     start_ms: int | None = None,
     end_ms: int | None = None,
 ) -> Row:
-    """Compares the closed windows of a topology with and without *change*; its facts are in *of*.
+    """Compares the ages of closed windows of a topology with and without a change.
 
-    They end in [*start_ms*, *end_ms*), epoch ms; None: no limit. The operator of a WorkChange reads from outside.
+    Args:
+        tables: the tables of the warehouse.
+        of: the tables of the topology, for the account of time.
+        change: the change. The operator of a WorkChange must be a source that reads from outside.
+        start_ms: windows end then or later, record time, epoch ms; None sets no limit.
+        end_ms: windows end before that; None sets no limit.
 
     Raises:
-        InvalidArgument: no report has the parts of the age of such a window, or what is usual of the one to be changed.
+        InvalidArgument: no report has the parts of such windows, or says what is usual of the owner.
     """
     whose = change if isinstance(change, PartChange) else PartChange(owner=OPERATOR, detail=change.operator)
     topology, asked = of.topology, [of.topology.name, start_ms, end_ms, whose.owner, whose.detail]
@@ -110,6 +122,7 @@ def what_if_part(
 
 
 def _refuse_unknown(whose: PartChange, topology: Topology, rows: list[Row]) -> None:
+    """Raises InvalidArgument if the owner has no time in the windows of *rows*, or if its usual time is not known."""
     named = whose.owner if whose.detail is None else f"{whose.owner}:{whose.detail}"
     touched = [row for row in rows if row["part_ms"]]
     if not touched:
@@ -121,7 +134,7 @@ def _refuse_unknown(whose: PartChange, topology: Topology, rows: list[Row]) -> N
 
 
 def _then_ms(change: PartChange | WorkChange, row: Row, topology: Topology) -> int:
-    """Returns the ms that the changed part of a window would have taken; *row* is one of AGES."""
+    """Returns how long the changed part of a window would have taken, ms; *row* is one of AGES."""
     part_ms: int = row["part_ms"]
     if isinstance(change, WorkChange):
         return part_ms - change.saved_ms(part_ms)
@@ -132,7 +145,10 @@ def _then_ms(change: PartChange | WorkChange, row: Row, topology: Topology) -> i
 
 
 def _then_ages_ms(of: AccountTables, whose: PartChange, rows: list[Row], stays: list[Row]) -> list[int]:
-    """Returns the ages of windows in a run in which an owner of a driver's time took as long as usual."""
+    """Returns the ages that the windows of *rows* would have had if an owner in a driver had taken as long as usual.
+
+    *rows* are those of AGES, and *stays* those of STAYS.
+    """
     is_changed = pl.col("owner") == whose.owner
     if whose.detail is not None:
         is_changed &= pl.col("detail") == whose.detail

@@ -1,1 +1,1 @@
-"""Finds each cause that holds results back."""
+"""Rules that look for what holds results back: a file for each kind of cause."""

@@ -1,4 +1,4 @@
-"""Finds dead or stuck drivers among those that an operator needs."""
+"""Finds what is wrong with the driver of an operator, and with the drivers of the streams before it."""
 
 from __future__ import annotations
 
@@ -103,30 +103,30 @@ SLOW_BATCH = Cause(
 
 MIB = 2**20
 WAITS_FOR_SCHEMA = "waits for the schema"
-"""Opening of the reason of a driver without its schema."""
+"""How the reason in a heartbeat begins if the driver waits for a schema of the registry."""
 WAITS_FOR_KAFKA = re.compile(r"waits for Kafka: .* since (\S+)")
-"""The reason of a driver whose brokers do not answer."""
+"""The reason in a heartbeat if the brokers do not answer."""
 FREE_SPACE = "free space (`tidemark tables` shows large tables), or make the disk writable"
 ENDS = {Liveness.DRAINED: DRAINED, Liveness.FINISHED: FINISHED, Liveness.ROTATED: DRIVER_STARTING}
 """Causes of drivers that ended as they should."""
 TOLD_ENDS = frozenset({Liveness.FAILED, Liveness.DRAINED, Liveness.FINISHED})
-"""Ends of drivers whose last heartbeat says why they ended; another driver is not on its way."""
+"""The ends after which no other driver is on its way, and the last heartbeat says why the driver ended."""
 RESTARTED_WITHIN_MS = 60_000
-"""For so long after a restart's first batch, it explains results."""
+"""A restart counts as a reason until this long after the first batch of the new driver, ms."""
 
 
 def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields problems of the driver of *name*, then of upstream drivers."""
+    """Yields what is wrong with the driver of the operator *name*, and then with the drivers upstream of it."""
     yield from _damages(scene, name)
-    own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _find_restart(scene, name)
-    if own:
-        yield own
+    finding = _being_replaced(scene, name) or _driver(scene, name) or _find_restart(scene, name)
+    if finding:
+        yield finding
     yield from _catching_up(scene, name)
     for operator in _upstreams(scene, name):
-        for sender in _senders(scene, operator):
-            for finding in drivers(scene, sender):
-                dead = finding.cause is DRIVER_DEAD
-                yield replace(finding, cause=UPSTREAM_DEAD) if dead else finding
+        for writer in _writers(scene, operator):
+            for upstream in drivers(scene, writer):
+                is_dead = upstream.cause is DRIVER_DEAD
+                yield replace(upstream, cause=UPSTREAM_DEAD) if is_dead else upstream
 
 
 def drained(scene: Scene) -> Iterator[WhyFinding]:
@@ -138,7 +138,7 @@ def drained(scene: Scene) -> Iterator[WhyFinding]:
 
 
 def ended(scene: Scene, stream: str) -> WhyFinding | None:
-    """Returns the finding about the driver of *stream*, as the CLI takes it; None: it has not told why it ended."""
+    """Returns how the driver of *stream* (TOPOLOGY/SUB_TOPOLOGY) ended; None unless its last heartbeat says why."""
     for sub in scene.topology.sub_topologies:
         name = sub.operators[-1].name
         if stream == f"{scene.topology.name}/{sub.name}" and scene.of(name).driver.liveness in TOLD_ENDS:
@@ -147,7 +147,10 @@ def ended(scene: Scene, stream: str) -> WhyFinding | None:
 
 
 def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields a finding for each file that no driver of *name* starts with, unless one runs."""
+    """Yields a finding for each damaged file that keeps a driver of the operator *name* from starting.
+
+    There is none while a driver runs.
+    """
     driver, sub = scene.of(name).driver, scene.sub(name).name
     # Queries of a team's own jobs have no such files, and of an earlier instant the files are not known.
     if driver.liveness in HAS_DRIVER or scene.topology.jobs or not driver.is_newest:
@@ -158,16 +161,17 @@ def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def file_unreadable(scene: Scene, name: str, damage: UnreadableFile) -> WhyFinding:
-    """Returns the finding that the facts about *name* cannot be read. Its driver may run nevertheless."""
+    """Returns the finding that facts about the operator *name* cannot be read. Its driver may run nevertheless."""
     observation = f"what is known of it cannot be read: {damage.file}: {damage.found}"
     return scene.finding(FILE_UNREADABLE, name, observation, damage.remedy)
 
 
 def _driver(scene: Scene, name: str) -> WhyFinding | None:
+    """Returns what is wrong with the driver of the operator *name* by its newest heartbeat; None if nothing is."""
     facts, sub = scene.of(name), scene.sub(name).name
     beat = facts.driver.beat
     if beat is None and facts.tables.batches.height:
-        return None  # Its driver is of a time before there were heartbeats.
+        return None  # nothing but heartbeats tells of a driver
     if beat is None and facts.driver.liveness is Liveness.UNKNOWN:
         return _unknown(scene, name, "")
     if beat is None:
@@ -176,7 +180,7 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         )
     if (missing_right := without_right(scene, name, beat)) is not None:
         return missing_right
-    again, liveness = start(scene, name), facts.driver.liveness
+    start_again, liveness = start(scene, name), facts.driver.liveness
     if (stuck := _stuck_or_unknown(scene, name, beat)) is not None:
         return stuck
     if (ended := _ended(scene, name, beat)) is not None:
@@ -187,7 +191,9 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
             # The reason of a failure has the trouble already.
             state = state if liveness is Liveness.FAILED else f"{state}; before that {_clause(past)}"
             observation, since_ms = f"the driver of {sub} {state}", instant_ms(since_of(past))
-            return scene.finding(CANNOT_WRITE, name, observation, f"{FREE_SPACE}; then {again}", since_ms=since_ms)
+            return scene.finding(
+                CANNOT_WRITE, name, observation, f"{FREE_SPACE}; then {start_again}", since_ms=since_ms
+            )
         reading = facts.driver.reading(scene.sub(name)) if liveness not in ENDED_WELL else ""
         if reading and (liveness is not Liveness.FAILED or reading in state):
             state = state if reading in state else f"{state}; {reading}"
@@ -201,7 +207,7 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
 
 
 def _ended(scene: Scene, name: str, beat: Beat) -> tuple[str, str] | None:
-    """Returns how the driver of *name* ended, as part of a sentence, and the remedy; None: it has not."""
+    """Returns how the driver of *name* ended, as a clause about it, and the remedy; None if it has not ended."""
     driver = scene.of(name).driver
     again, unless, look = start(scene, name), "unless Airflow is doing so", f"look at its log: {logs(scene, name)}"
     by = f" by {beat.drained_by}" if beat.drained_by else ""
@@ -224,7 +230,7 @@ def _ended(scene: Scene, name: str, beat: Beat) -> tuple[str, str] | None:
 
 
 def _stuck_or_unknown(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
-    """Returns a finding if the driver of *name* lives, or may live, and does not say what it does."""
+    """Returns a finding if the driver of *name* may be alive, but sends no heartbeat or never gets beyond its start."""
     driver, sub = scene.of(name).driver, f"the driver of {scene.sub(name).name}"
     look = f"look at its log: {logs(scene, name)}"
     if driver.liveness is Liveness.UNKNOWN:
@@ -249,7 +255,7 @@ def _unknown(scene: Scene, name: str, seen: str, since_ms: int | None = None) ->
 
 
 def _topics_read(scene: Scene, name: str, beat: Beat) -> str:
-    """Returns a query's topics if the error of Kafka names none."""
+    """Returns the topics of a job's query in brackets, if an error of Kafka ended it and names none of them."""
     topics = [source.topic for source in scene.sub(name).outside_sources if source.topic]
     reason = beat.reason or ""
     if not scene.topology.jobs or "org.apache.kafka" not in reason or any(_is_named(topic, reason) for topic in topics):
@@ -264,9 +270,9 @@ def _is_named(topic: str, text: str) -> bool:
 
 
 def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
-    """Returns why a running driver does no work; None: it works.
+    """Returns why the running driver of the operator *name* does no work; None if it works.
 
-    It runs the operator *name*, and *beat* is its newest heartbeat.
+    *beat* is the newest heartbeat of that driver.
     """
     facts, sub = scene.of(name), scene.sub(name).name
     if beat.reason and beat.reason.startswith(WAITS_FOR_SCHEMA):
@@ -301,9 +307,9 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
 
 
 def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding | None:
-    """Returns that a batch has been running for long, or is the first one; None: it is usual.
+    """Returns a finding if the batch that runs takes long, or is the first one of the stream; None otherwise.
 
-    It began at *began_ms*, and ran at *at_ms*, that of the newest heartbeat. No end of it is known.
+    The batch began at *began_ms*, and was still running at *at_ms*, the instant of the newest heartbeat.
     """
     facts, sub = scene.of(name), scene.sub(name)
     being_read = facts.driver.being_read(sub)
@@ -322,12 +328,15 @@ def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding 
 
 
 def _still_after_ms(scene: Scene) -> int:
-    """Returns after how long without a finished batch or another sign of work it is reported."""
+    """Returns the longest time without a finished batch or another sign of work that is not reported, ms."""
     return max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms)
 
 
 def _disk_trouble(scene: Scene, name: str, beat: Beat) -> WhyFinding:
-    """Returns that the running driver of *beat* cannot write, or could not until a while ago."""
+    """Returns the finding that a running driver cannot write, or has not caught up since it could not.
+
+    *beat* is its newest heartbeat, whose reason tells of the disk.
+    """
     reason, driver = beat.reason or "", f"the driver of {scene.sub(name).name}"
     past = past_trouble(reason, beat.at_ms)
     since_ms = None if past is None else instant_ms(since_of(past))
@@ -362,10 +371,7 @@ def _catching_up(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
-    """Returns a finding if a driver shows no sign of work.
-
-    It runs the operator *name* and was not replaced.
-    """
+    """Returns a finding if the driver of the operator *name* has shown no sign of work for long; None otherwise."""
     since_ms, sub = scene.of(name).driver.worked_ms, scene.sub(name).name
     if scene.at_ms - since_ms <= _still_after_ms(scene):
         return None
@@ -389,39 +395,36 @@ def _why_still(scene: Scene, name: str) -> str:
 
 
 def _memory(beat: Beat) -> str:
-    """Describes the memory of the driver of *beat*."""
+    """Says how much memory the driver used by its heartbeat, and how much was left."""
     used, free, state = (round((n or 0) / MIB) for n in (beat.memory_bytes, beat.memory_free_bytes, beat.state_bytes))
     return f"it used {used:,} MiB, {state:,} of them for states of operators, and {free:,} MiB were free"
 
 
 def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[WhyFinding]:
-    """Yields restarts and standstills of the drivers that *name* needs.
+    """Yields the interruptions of drivers, of the operator *name* and upstream of it, that ended lately.
 
-    They are drivers of the operator and of upstream sub-topologies that read nothing for a while. They were replaced or
-    stood still, and read again in the last *within_ms*.
+    In an interruption a driver read nothing, because it was replaced or stood still. Those count after which the driver
+    has read again in the last *within_ms*.
     """
-    own = _find_restart(scene, name, within_ms=within_ms)
-    if own:
-        yield own
+    restart = _find_restart(scene, name, within_ms=within_ms)
+    if restart:
+        yield restart
     for operator in _upstreams(scene, name):
-        for sender in _senders(scene, operator):
-            yield from restarts(scene, sender, within_ms=within_ms)
+        for writer in _writers(scene, operator):
+            yield from restarts(scene, writer, within_ms=within_ms)
 
 
-def _replaced_meanwhile(scene: Scene, name: str) -> WhyFinding | None:
-    """Returns a finding if no driver ran *name* at the instant.
+def _being_replaced(scene: Scene, name: str) -> WhyFinding | None:
+    """Returns a finding if the driver of *name* was being replaced, or stood still, at the instant of the scene.
 
-    It was being replaced, or it stood still, as later facts show.
+    Only facts from after that instant can tell so.
     """
     restart = scene.of(name).driver.restart
     return None if restart is None or restart.to_ms <= scene.at_ms else _find_restart(scene, name)
 
 
 def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> WhyFinding | None:
-    """Returns a finding if the driver of *name* was replaced lately.
-
-    Standing still counts, too. The interruption ended in the last *within_ms*.
-    """
+    """Returns a finding if the driver of *name* was replaced, or stood still, until at most *within_ms* ago."""
     restart = scene.of(name).driver.restart
     if restart is None or scene.at_ms - restart.to_ms > within_ms:
         return None
@@ -437,11 +440,11 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
 
 
 def _upstreams(scene: Scene, name: str) -> list[str]:
-    """Returns *name* and the operators of its sub-topology that it needs."""
+    """Returns *name* and the operators of the same sub-topology that are upstream of it."""
     return reached([name], {operator.name: operator.inputs for operator in scene.sub(name).operators})
 
 
-def _senders(scene: Scene, name: str) -> tuple[str, ...]:
-    """Returns what other drivers send to the source *name*; () for others."""
+def _writers(scene: Scene, name: str) -> tuple[str, ...]:
+    """Returns the operators of other streams that write what the source *name* reads; none for other operators."""
     operator = scene.operator(name)
     return operator.upstreams if operator.is_source else ()

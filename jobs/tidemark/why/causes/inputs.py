@@ -1,6 +1,6 @@
-"""Explains why a source gives nothing.
+"""Explains why a source sends nothing on.
 
-Its records do not exist, are not read, not usable, late, or wait for others.
+Either it has no records, or its records are unread, unusable, late, or wait for records of other partitions.
 """
 
 from __future__ import annotations
@@ -79,32 +79,29 @@ BOUND_TOO_SMALL = Cause(
 )
 
 QUIET_AFTER_MS = 60_000
-"""A source without idle timeout and records for longer is quiet."""
+"""A source without `idle_after` is quiet after this long without a record, ms."""
 LEAST_READS = 5
-"""Least number of reads that show the usual silence."""
+"""A partition that was read at least this often shows how long its silences usually are."""
 UNUSUAL_TIMES = 3
 """A silence this many times as long as before is unusual."""
 UNREAD_AFTER_MS = 10_000
-"""Rows of a hop that are older were read, or wait.
-
-Their age is by the finish clock of their batch.
-"""
+"""Rows of a hop are reported as unread only this long after their batch finished, ms: a reader needs some time."""
 
 
 class Inputs:
-    """The sources and hops of *scene*."""
+    """The sources of *scene*, and the hops that its streams read from each other."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._producers = Producers(scene)
 
     def partitions(self, source: str) -> dict[int, NewestWatermark]:
-        """Returns the newest watermarks of the partitions of *source*, that which stood still the longest first."""
+        """Returns the newest watermarks of the partitions of *source*, the one that stood still longest first."""
         marks = self._scene.of(source).marks
         return {number: mark for (name, number), mark in marks.items() if name == source and number is not None}
 
     def last_read_ms(self, source: Source) -> int | None:
-        """Returns when the newest batch that read from *source* finished, if any."""
+        """Returns when the newest batch that read from *source* finished, epoch ms; None if none did."""
         finished_ms = self._scene.of(source.name).reads.newest(source.name)["finished_at"].max()
         return finished_ms if isinstance(finished_ms, int) else None
 
@@ -116,7 +113,7 @@ class Inputs:
     def _looked_ms(self, source: Source) -> int:
         """Returns until when it is known what *source* has sent, epoch ms.
 
-        Its driver looks for records between batches: what came since the one that runs began is not known.
+        A driver looks for records between batches, so what came since the running batch began is not known.
         """
         driver = self._scene.of(source.name).driver
         beat = driver.beat
@@ -125,18 +122,20 @@ class Inputs:
         return driver.looked_ms
 
     def waiting(self, source: Source) -> list[WhyFinding]:
-        """Returns a finding for each partition of *source* of which the newest look saw records that were not read."""
+        """Returns a finding for each partition of *source* with records that the newest look saw and no batch has
+        read.
+        """
         return [*present(self.coming(source, number) for number in self.partitions(source.name))]
 
     def has_unread(self, sub: SubTopology) -> bool:
-        """Returns True if the newest look of *sub* saw records that it has not read, or if a hop has such updates."""
+        """Returns True if the newest look of *sub* saw records, or a hop has updates, that *sub* has not read."""
         marks = self._scene.facts[sub.name].marks.values()
         return any(mark.unread for mark in marks) or any(not self._unread_of(hop).is_empty() for hop in sub.hops_read)
 
     def quiet_ms(self, source: Source) -> int:
         """Returns how long *source* has been silent beyond its limit, ms.
 
-        It is below 0 for one that is not silent, and for one that was never read.
+        The length is negative for a source that is not silent, and for one that was never read.
         """
         return self.silent_ms(source) - (source.idle_after_ms or QUIET_AFTER_MS)
 
@@ -151,20 +150,20 @@ class Inputs:
             unread += self.blocked(source, number)
         if unread:
             return unread
-        place = source.read_from
+        read_from = source.read_from
         facts = self._scene.of(source.name)
         looks = facts.reads.of_source(source.name, has_rows).group_by("partition").agg(pl.all().last())
         if being_read := facts.driver.being_read(self._scene.sub(source.name)).get(source.name):
             observation = (
-                f"no record of {place} was processed yet, and the batch that is planned has up to {being_read:,}"
+                f"no record of {read_from} was processed yet, and the batch that is planned has up to {being_read:,}"
             )
             first_records = self._scene.finding(BEING_READ, source.name, observation, "wait", input=source.name)
             return [first_records]
         if coming := self.waiting(source):
             return coming
-        observation = f"no batch has read a record of {place} yet"
+        observation = f"no batch has read a record of {read_from} yet"
         if looks.height and (looks["until_offset"] == 0).all() and looks["unread"].null_count() == 0:
-            observation = f"{place} had no record yet when the newest finished batch looked at it"
+            observation = f"{read_from} had no record yet when the newest finished batch looked at it"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
         since_ms = facts.tables.first_finished_ms
         finding = self._scene.finding(
@@ -173,14 +172,14 @@ class Inputs:
         return [finding]
 
     def source(self, source: Source) -> list[WhyFinding]:
-        """Returns why *source*, or a partition of it, gives nothing."""
+        """Returns why *source*, or one of its partitions, sends nothing on."""
         if self.never_read(source.name):
             return self.empty(source)
         facts = self._scene.of(source.name)
-        gives = facts.outcomes.since_last_result(source.name)["records_in"].sum() == 0
-        findings = [*self._producers.ahead(source), *self._waiting(source)]
+        is_giving = facts.outcomes.since_last_result(source.name)["records_in"].sum() == 0
+        findings = [*self._producers.ahead(source), *self._too_far_ahead(source)]
         for number in self.partitions(source.name):
-            findings += self.blocked(source, number, lately=LATELY if gives else 1)
+            findings += self.blocked(source, number, lately=LATELY if is_giving else 1)
         findings += self.late(source)
         findings += self._duplicates(source)
         findings += self._silent_partitions(source)
@@ -195,7 +194,7 @@ class Inputs:
         return findings
 
     def _silent_partitions(self, source: Source) -> Iterator[WhyFinding]:
-        """Yields partitions without records while others of *source* have some."""
+        """Yields the partitions of *source* that are silent for unusually long while others have records."""
         facts, limit_ms = self._scene.of(source.name), source.idle_after_ms or QUIET_AFTER_MS
         if not source.topic or self.quiet_ms(source) > 0:
             return
@@ -236,10 +235,10 @@ class Inputs:
         )
 
     def blocked(self, source: Source, number: int, *, lately: int = 1) -> list[WhyFinding]:
-        """Returns what keeps the records of a partition from being used.
+        """Returns what keeps the records of partition *number* of *source* from being used; nothing if they are used.
 
-        A transaction stays open before them; no driver reads them; or all after the last usable one, and all of its
-        last *lately* batches, are quarantined.
+        A transaction stays open before them, or no driver reads them, or all records since the last usable one are
+        quarantined. The last of these counts only if it was so in at least *lately* batches.
         """
         facts = self._scene.of(source.name)
         if stays_open := self._open_transaction(source, number):
@@ -260,7 +259,9 @@ class Inputs:
         return [self._poison(source, number, bad)]
 
     def coming(self, source: Source, number: int) -> WhyFinding | None:
-        """Returns a finding if the newest look at a partition saw records that a planned or the next batch reads."""
+        """Returns a finding if the newest look saw records of a partition that no finished batch has read; else
+        None.
+        """
         reads = self._scene.of(source.name).reads.of_partition(source.name, number)
         unread = unread_of(reads, partial(self._planned_until, source, number))
         if unread is None:
@@ -281,26 +282,27 @@ class Inputs:
         )
 
     def _open_transaction(self, source: Source, number: int) -> WhyFinding | None:
-        """Returns a finding if the driver's last looks found a transaction of a partition open."""
+        """Returns a finding if the newest heartbeat tells of an open transaction in the partition; None otherwise."""
         driver = self._scene.of(source.name).driver
         beat = driver.beat
         if beat is None or driver.liveness not in HAS_DRIVER:
             return None
-        for each in beat.open_transactions:
-            if (each.source, each.partition) == (source.name, number):
-                topic, partition = each.place
+        for transaction in beat.open_transactions:
+            if (transaction.source, transaction.partition) == (source.name, number):
+                topic, partition = transaction.place
                 return self._scene.finding(
                     OPEN_TRANSACTION,
                     source.name,
                     f"topic {topic}, partition {partition}: a transaction is open, so the last stable offset is "
-                    f"{each.stable_offset} and has not moved since the look of {iso(each.since_ms)}; nothing from "
+                    f"{transaction.stable_offset} and has not moved since the look of {iso(transaction.since_ms)}; "
+                    "nothing from "
                     "there on is read before the transaction ends",
                     "look at its producer, or end the transaction in its place: `kafka-transactions.sh "
                     f"--bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
-                    f"--start-offset {each.stable_offset}`",
+                    f"--start-offset {transaction.stable_offset}`",
                     input=source.name,
                     partition=number,
-                    since_ms=each.since_ms,
+                    since_ms=transaction.since_ms,
                 )
         return None
 
@@ -312,7 +314,10 @@ class Inputs:
         return is_due and facts.planned.ends(self._scene.sub(source.name)) is None
 
     def _planned_until(self, source: Operator, number: int) -> int | None:
-        """Returns up to which offset of a partition a batch reads that does not count yet; None: none was planned."""
+        """Returns the exclusive end offset that a batch which has not finished reads of a partition.
+
+        The end is None if no such batch was planned, and 0 if the plan leaves the partition out.
+        """
         ends = self._scene.of(source.name).planned.ends(self._scene.sub(source.name))
         return None if ends is None else ends.get((source.name, number), 0)
 
@@ -352,7 +357,7 @@ class Inputs:
         )
 
     def _remedy_if_lagging(self, source: Source, batches: int) -> str:
-        """Returns what to do where so many *batches* of a partition, of the last LATELY, left more than they read."""
+        """Returns what to do if the last *batches* of a partition, at most LATELY, each left more than they read."""
         if batches < LATELY:
             return f"wait: after {LATELY} such batches it is known that the driver does not keep up"
         more = "raise max_records, run it in shards (shards), or give it more cores"
@@ -379,8 +384,8 @@ class Inputs:
         remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
         return self._scene.finding(POISON_AT_HEAD, source.name, observation, remedy, **where)
 
-    def _waiting(self, source: Source) -> Iterator[WhyFinding]:
-        """Yields partitions of *source* whose records wait for slower ones."""
+    def _too_far_ahead(self, source: Source) -> Iterator[WhyFinding]:
+        """Yields the partitions of *source* whose records wait because slower partitions are too far behind."""
         facts, drift_ms = self._scene.of(source.name), self._scene.topology.max_drift_ms
         held = facts.outcomes.newest(source.name)["held_after"].sum()
         if drift_ms is None or not held:
@@ -388,7 +393,7 @@ class Inputs:
         group = self._group(source)
         lowest_ms = lowest_reported(group.values())
         allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
-        name, slowest = next(place for place, part in group.items() if part.watermark_ms == lowest_ms)
+        name, slowest = next(key for key, progress in group.items() if progress.watermark_ms == lowest_ms)
         holding = facts.outcomes.since_last(source.name, pl.col("held_after") == 0)
         released = facts.outcomes.newest(source.name, n=LATELY)["released_early"].sum()
         limit = f"max_held = {self._scene.topology.max_held:,}"
@@ -410,7 +415,9 @@ class Inputs:
                 )
 
     def _group(self, source: Source) -> dict[tuple[str, int], Progress]:
-        """Returns all partitions that wait for each other with *source*."""
+        """Returns the progress of all partitions that `max_drift` keeps together with those of *source*, by source and
+        number.
+        """
         sub = self._scene.sub(source.name)
         # A source that only feeds the tables of joins is read as fast as it can be.
         names = {o.name for o in sub.operators if o.reads_outside} - sub.table_inputs()
@@ -422,7 +429,7 @@ class Inputs:
         return progress
 
     def late(self, operator: Operator) -> list[WhyFinding]:
-        """Returns a finding if most of the records lately were late."""
+        """Returns a finding if most records of the last batches of *operator* were late; no finding otherwise."""
         facts = self._scene.of(operator.name)
         rows = facts.outcomes.lately(operator.name)
         late, n = rows["late"].sum(), rows["records_in"].sum()
@@ -465,10 +472,7 @@ class Inputs:
         return [finding]
 
     def hop(self, source: HopSource) -> list[WhyFinding]:
-        """Returns a finding if *source* has not read updates of its hop.
-
-        They were sent on more than UNREAD_AFTER_MS ago.
-        """
+        """Returns a finding if *source* has not read updates that its writer sent more than UNREAD_AFTER_MS ago."""
         unread = self._unread_of(source)
         since_ms = unread["finished_at"].min()
         if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
@@ -490,48 +494,46 @@ class Inputs:
         ]
 
     def _unread_of(self, source: HopSource) -> pl.DataFrame:
-        """Returns the batches that were sent on to *source*, and that none of its batches has read or plans to read."""
+        """Returns the batches of the writer of *source* that no batch of its reader has read or plans to read."""
         writer = self._scene.of(source.repartition)
         # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
         until = int(self._scene.of(source.name).reads.of_partition(source.name, 0).tail(1)["until_offset"].sum())
         sent = writer.sent_on(source.repartition, until)
         if sent.len():
-            # What a batch reads that was planned does not wait.
+            # Updates that a planned batch reads do not wait.
             sent = sent.filter(sent >= (self._planned_until(source, 0) or 0))
         return writer.tables.batches_of(sent).filter(pl.col("batch_id").is_in(sent.implode()))
 
 
 def taken_in_again(rows: pl.DataFrame) -> str:
-    """Returns the end of a sentence about late records in *rows*.
-
-    It counts those that reopened windows accepted.
+    """Returns a clause that counts the late records in *rows* which closed windows processed again; empty without
+    one.
     """
     again = rows["reopened"].sum()
     return f"; {again:,} late records were processed again by closed windows" if again else ""
 
 
 def reasons_of(source: Source, records: pl.DataFrame) -> str:
-    """Returns counts of *records* that *source* quarantined by reason.
-
-    Fields with a wrong type are named.
+    """Returns how many *records* of *source* were quarantined for each reason, with the fields that have a wrong
+    type.
     """
     wrong_type = records.filter(pl.col("reason") == "wrong_type")["value"].to_list()
     return _counted_reasons(records, "wrong_type", wrong_fields(source, wrong_type))
 
 
 def reasons_at(operator: Operator, records: pl.DataFrame) -> str:
-    """Returns counts of *records* that *operator*, which is no source, quarantined by reason.
+    """Returns how many *records* the *operator* quarantined for each reason, with the columns of null keys.
 
-    The columns of a null key are named.
+    The operator is no source: those have `reasons_of`.
     """
     from tidemark.stream.operate.registry import step_of
 
-    # The start of its window, which is a part of an aggregate's key, is never null.
+    # The start of the window is in the key of a windowed aggregate, and never null.
     return _counted_reasons(records, "null_key", outside(step_of(operator).key(operator) or (), {"window_start"}))
 
 
 def _counted_reasons(records: pl.DataFrame, named: str, columns: Sequence[str]) -> str:
-    """Returns counts of quarantined *records* by reason, that of the reason *named* with its *columns*."""
+    """Returns how many *records* were quarantined for each reason; behind the reason *named* come its *columns*."""
     counts = Counter(records["reason"].to_list()).most_common()
-    places = f" in {', '.join(columns)}" if columns else ""
-    return ", ".join(f"{n:,} {reason}{places if reason == named else ''}" for reason, n in counts)
+    in_columns = f" in {', '.join(columns)}" if columns else ""
+    return ", ".join(f"{n:,} {reason}{in_columns if reason == named else ''}" for reason, n in counts)

@@ -1,4 +1,4 @@
-"""Finds producers of future records: wrong clocks, time zones or units."""
+"""Finds producers whose records lie in the future: their clock, time zone or unit is wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ PRODUCER_AHEAD = Cause(
 
 @dataclass(frozen=True)
 class _FutureRecords:
-    """Records of a partition that were ahead of the clock."""
+    """The records of a partition that were ahead of the clock: the furthest of them by `by_ms`.
+
+    `key` is the key of the furthest one, where it is known.
+    """
 
     partition: int
     by_ms: int
@@ -44,10 +47,7 @@ class Producers:
         self._scene = scene
 
     def ahead(self, source: Source) -> Iterator[WhyFinding]:
-        """Yields partitions of *source* that were ahead of the clock lately.
-
-        They have such records in the last LATELY batches.
-        """
+        """Yields the partitions of *source* that had records ahead of the clock in the last LATELY batches."""
         if source.max_ahead_ms is None:
             return
         for ahead in (*self._accepted(source), *self._quarantined(source)):
@@ -69,15 +69,15 @@ class Producers:
             )
 
     def _moved(self, source: Source, partition: int) -> str:
-        """Returns the remedy where the time of *partition* is ahead already."""
+        """Returns the command that sets the time of *partition* back; empty unless that time is ahead of the clock."""
         facts = self._scene.of(source.name)
         mark, decided_at_ms = facts.marks.get((source.name, partition)), facts.tables.batches["decided_at"].max()
         newest_ms = mark.max_timestamp_ms if mark else None
         if newest_ms is None or not isinstance(decided_at_ms, int) or newest_ms <= decided_at_ms + LEAST_CLOCK_ERROR_MS:
             return ""
-        place = f"{self._scene.topology.name} {self._scene.sub(source.name).name}"
+        stream = f"{self._scene.topology.name} {self._scene.sub(source.name).name}"
         partition_at = f"--source {source.name} --partition {partition} --to {iso(decided_at_ms)}"
-        command = f"tidemark reset-time {place} {partition_at} --by NAME --reason TEXT"
+        command = f"tidemark reset-time {stream} {partition_at} --by NAME --reason TEXT"
         return f"; the time of the partition is ahead already: `{command}`"
 
     def _accepted(self, source: Source) -> Iterator[_FutureRecords]:
@@ -88,9 +88,9 @@ class Producers:
         if rows.is_empty():
             return
         history = facts.latencies(source.name, facts.outcomes.recently(source.name)["batch_id"]).sort("batch_id")
-        for (partition,), part in rows.group_by("partition", maintain_order=True):
+        for (partition,), of_partition in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
-            least_ms, n = part["min_ms"].min(), part["negative_n"].sum()
+            least_ms, n = of_partition["min_ms"].min(), of_partition["negative_n"].sum()
             assert isinstance(least_ms, int)
             key = facts.key_ahead(partition, batches, by_more_than_ms=LEAST_CLOCK_ERROR_MS)
             since_ms = began(history.filter(pl.col("partition") == partition), is_ahead)
@@ -101,9 +101,9 @@ class Producers:
         newest = facts.reads.newest(source.name, LATELY).select("batch_id", "finished_at").unique("batch_id")
         future = _in_future(facts.reads.quarantined(source.name, newest["batch_id"]))
         rows = future.join(newest, on="batch_id", maintain_order="left")
-        for (partition,), part in rows.group_by("partition", maintain_order=True):
+        for (partition,), of_partition in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
-            last = part.row(-1, named=True)
+            last = of_partition.row(-1, named=True)
             at_ms = timestamp_ms(source, last["value"])
             by_ms = 0 if at_ms is None else round(at_ms) - last["finished_at"]
             key = last["key"]
@@ -112,7 +112,7 @@ class Producers:
             bad = _in_future(facts.reads.quarantined(source.name, reads["batch_id"]))
             with_future = bad.filter(pl.col("partition") == partition)["batch_id"]
             since_ms = began(reads, pl.col("batch_id").is_in(with_future.implode()))
-            yield _FutureRecords(partition, by_ms, part.height, since_ms, text, quarantined=True)
+            yield _FutureRecords(partition, by_ms, of_partition.height, since_ms, text, quarantined=True)
 
 
 def _in_future(quarantined: pl.DataFrame) -> pl.DataFrame:

@@ -44,13 +44,13 @@ NEW_CHECKPOINT = Cause(
 )
 
 LONG_BATCH_MS = 60_000
-"""Length above which a batch is long, if there is no trigger."""
+"""A batch is long above this length, ms, if its query has no trigger."""
 OLD_RECORD_MS = 60_000
-"""Age above which a record of a batch is old."""
+"""A record is old above this age at the end of its batch, ms."""
 QUIET_AFTER_MS = 60_000
-"""Wait, beyond the longest batch, after which a query is quiet."""
+"""A query is quiet this long after its last batch, beyond the length of its longest one, ms."""
 NEW_FOR_MS = 3_600_000
-"""A checkpoint counts as new for so long."""
+"""A checkpoint counts as new for this long, ms."""
 MEANINGS = {
     "addBatch": "reading, calculating and writing",
     "latestOffset": "asking the sources for their newest records",
@@ -60,20 +60,22 @@ MEANINGS = {
     "commitOffsets": "writing the checkpoint",
     "rest": "what Spark does between its phases",
 }
-"""The work of Spark in the phases of a batch."""
+"""What Spark does in the phases of a batch."""
 LIMITS = {"topic": "maxOffsetsPerTrigger", "delta": "maxFilesPerTrigger", "files": "maxFilesPerTrigger"}
-"""Spark's option for smaller batches, by kind of a source."""
+"""The option that makes batches smaller, by the kind of source."""
 FIRST_READS = {
     "topic": "topics from their startingOffsets",
     "delta": "tables from their startingVersion (default: all rows)",
     "files": "all files that are in its folders",
 }
-"""Records that a new checkpoint begins with, by kind of a source."""
+"""What a query with a new checkpoint reads first, by the kind of source."""
 
 
 @rule
 def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields reasons in the query of *name*, and upstream."""
+    """Yields why the job's query of the operator *name* gives no results, and then why the queries upstream give
+    none.
+    """
     if not scene.topology.jobs:
         return
     yield from _wrong_unit(scene, name)
@@ -87,7 +89,7 @@ def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def _wrong_unit(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields that the newest batch with records has an event time that is out of range."""
+    """Yields a finding if the newest batch with records reports event times that a wrong unit explains."""
     last, sub = scene.of(name).newest_batches_of_query, scene.sub(name)
     newest = last["wrong_times"].to_list()[-1] if last.height else None
     if not newest:
@@ -118,7 +120,7 @@ def _wrong_unit(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def _source_holding(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields silent sources while the watermark stands and others have records."""
+    """Yields the silent sources, if other sources have records and the watermark stands still."""
     facts, sub = scene.of(name), scene.sub(name)
     last = facts.newest_batches_of_query
     marks = last["watermark"].drop_nulls()
@@ -144,7 +146,7 @@ def _records(reads: pl.DataFrame, source: str) -> int:
 
 
 def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields the longest phase if most of the newest batches are long."""
+    """Yields the phase of Spark that takes longest, if the median of the last batches is longer than the limit."""
     facts, sub = scene.of(name), scene.sub(name)
     query = read_query(facts.control / FILE)
     limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_BATCH_MS
@@ -170,12 +172,12 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def _kinds(query: RecordedQuery) -> set[str]:
-    """Returns the kinds of the sources of *query*."""
-    return {place.partition(":")[0] for place in query.sources.values()}
+    """Returns the kinds of the sources of *query*, which are written as KIND:ADDRESS."""
+    return {address.partition(":")[0] for address in query.sources.values()}
 
 
 def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields sources of old records, if Spark does not report their backlog."""
+    """Yields the sources that gave only old records, and of which Spark does not report how many records wait."""
     facts, sub = scene.of(name), scene.sub(name)
     last = facts.newest_batches_of_query
     longest_ms = last["duration_ms"].max()
@@ -205,7 +207,7 @@ def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def _new_checkpoint(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields that the query began again lately."""
+    """Yields a finding if the query began again lately, with another checkpoint."""
     query = read_query(scene.of(name).control / FILE)
     if query is None or query.began_again_ms is None or not _is_lately(query.began_again_ms, scene.of(name)):
         return

@@ -1,6 +1,7 @@
 """Finds the rules in the files of this folder.
 
-A file with a rule is all that a new finding needs: the walk asks each rule after its own search.
+To add a finding, add a file with a function that has the decorator `rule`. The walk calls each rule after its own
+search.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
 Rule: TypeAlias = Callable[[Scene, str], Iterator[WhyFinding]]
-"""Yields reasons why the operator of a name gives no results."""
+"""Yields the reasons why an operator, of which it gets the name, gives no results."""
 _RULES: dict[str, Rule] = {}
 
 
 def rule(function: Rule) -> Rule:
-    """Registers a function of this folder, as a decorator."""
+    """Registers a function of this folder as a rule; a decorator."""
     _RULES[f"{function.__module__}.{function.__name__}"] = function
     return function
 

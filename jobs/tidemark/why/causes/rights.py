@@ -17,9 +17,9 @@ MISSING_RIGHT = Cause(
 
 
 def without_right(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
-    """Returns a finding if the driver of *name* lacked a right.
+    """Returns a finding if the driver of the operator *name* failed because Kafka did not grant it a right; else None.
 
-    *beat* is its newest heartbeat.
+    *beat* is the newest heartbeat of that driver.
     """
     right = missing_right(beat.reason or "") if beat.state is StreamState.FAILED else None
     if right is None:

@@ -11,9 +11,9 @@ _MS_PER = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 
 
 def plausible_unit(source: Source, values: list[bytes | None]) -> str | None:
-    """Returns the unit in which most timestamps would have been in range.
+    """Returns the unit in which most timestamps would have been in range; None if there is no such unit.
 
-    They are those of *values*, records of *source*. None: there is no such unit.
+    *values* are the JSON records of *source* whose timestamps are out of range.
     """
     low_ms, high_ms = source.timestamp_range_ms
     numbers = [number for value in values if (number := _timestamp(source, value)) is not None]
@@ -25,12 +25,14 @@ def plausible_unit(source: Source, values: list[bytes | None]) -> str | None:
 
 
 def _timestamp(source: Source, value: bytes | None) -> float | None:
-    """Returns the numeric timestamp of the JSON record *value*, if any."""
+    """Returns the timestamp of the JSON record *value* as it is written there; None if it is no number."""
     number = (json_object(value) or {}).get(source.timestamp or "")
     return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def timestamp_ms(source: Source, value: bytes | None) -> float | None:
-    """Returns *value*'s time in epoch ms, by *source*'s unit, if numeric."""
+    """Returns the timestamp of the JSON record *value* in epoch ms, by the unit of *source*; None if it is no
+    number.
+    """
     number = _timestamp(source, value)
     return None if number is None else number * _MS_PER[source.timestamp_unit]

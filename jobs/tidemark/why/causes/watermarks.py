@@ -1,4 +1,4 @@
-"""Finds the partition that holds a watermark back, across sub-topologies."""
+"""Finds the partition that holds a watermark back, in the stream itself or in a stream before it."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ PARTITION_BEHIND_HOLDS_BACK = Cause(
 
 
 class Watermarks:
-    """The watermarks of *scene*."""
+    """The watermarks of the streams of *scene*."""
 
     def __init__(self, scene: Scene, inputs: Inputs) -> None:
         self._scene, self._inputs = scene, inputs
 
     def holding(self, sub: SubTopology, needed_ms: int) -> Iterator[WhyFinding]:
-        """Yields what keeps the watermark of *sub* below *needed_ms*.
-
-        Other records have come that far.
+        """Yields what keeps the watermark of *sub* below *needed_ms*, epoch ms, although other records have come that
+        far.
         """
         marks = self._scene.of(sub.operators[0].name).marks
         tables = sub.table_inputs()
@@ -73,13 +72,16 @@ class Watermarks:
     def _hop_holding(
         self, source: HopSource, mark: NewestWatermark | None, needed_ms: int, *, all_idle: bool
     ) -> Iterator[WhyFinding]:
-        """Yields what holds the hop of *source* back."""
+        """Yields what keeps the hop that *source* reads below *needed_ms*; *mark* is how far it has come.
+
+        *all_idle* is True if every input of the stream is idle.
+        """
         if not _is_idle(mark):
             yield from self.holding(self._scene.sub(source.repartition), needed_ms)
         # An idle hop holds nothing back unless every input is idle.
         elif all_idle:
             sources = self._scene.sources(source.repartition)
-            names, has_topic = ", ".join(sources), any(each.topic for each in sources.values())
+            names, has_topic = ", ".join(sources), any(outside.topic for outside in sources.values())
             yield self._scene.finding(
                 UPSTREAM_IDLE,
                 source.name,
@@ -88,7 +90,7 @@ class Watermarks:
                 f"check that the producer of {names} runs{f' ({LIVE})' if has_topic else ''}; if it may be silent, "
                 f"idle_advances = true for {names} lets time advance",
                 input=source.repartition,
-                since_ms=max(present(self._inputs.last_read_ms(each) for each in sources.values()), default=None),
+                since_ms=max(present(map(self._inputs.last_read_ms, sources.values())), default=None),
             )
 
     def _source_holding(self, source: Source, needed_ms: int, *, ahead: Collection[str]) -> Iterator[WhyFinding]:
@@ -111,9 +113,14 @@ class Watermarks:
     def _silent_or_behind(
         self, source: Source, number: int, mark: NewestWatermark, needed_ms: int, *, ahead: Collection[str]
     ) -> WhyFinding:
-        """Returns why partition *number* holds back others, of the sources *ahead*, that have reached *needed_ms*.
+        """Returns why a partition that its driver can read holds the watermark back: it is silent, or it is behind.
 
-        The driver can read it.
+        Args:
+            source: the source of the partition.
+            number: the number of the partition.
+            mark: how far the partition has come.
+            needed_ms: the watermark that is waited for, epoch ms.
+            ahead: the sources that have reached it.
         """
         facts = self._scene.of(source.name)
         reads = facts.reads.of_partition(source.name, number).filter(pl.col("n") > 0)
@@ -147,7 +154,7 @@ class Watermarks:
         )
 
     def slowest(self, sub: SubTopology, source: str | None) -> int | None:
-        """Returns the partition that holds *source*'s watermark back, if known."""
+        """Returns the partition that holds the watermark of *source* in *sub* back; None if it is not known."""
         mark = self._scene.of(sub.operators[0].name).marks.get((source, None)) if source else None
         return int(mark.blocked_by) if mark and mark.blocked_by is not None else None
 

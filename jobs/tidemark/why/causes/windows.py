@@ -1,7 +1,4 @@
-"""Explains why a windowed aggregate holds its results.
-
-Its first open window waits for the watermark.
-"""
+"""Explains why a windowed aggregate holds its results: its first open window waits for the watermark."""
 
 from __future__ import annotations
 
@@ -56,10 +53,7 @@ class HeldWindows:
         self._scene, self._inputs, self._watermarks = scene, inputs, watermarks
 
     def waiting(self, operator: Operator, windows: Windows, since_ms: int | None) -> Iterator[WhyFinding]:
-        """Yields why the open windows of *operator* are not closed.
-
-        Their results have waited since *since_ms*.
-        """
+        """Yields why the open *windows* of *operator* are not closed; their results have waited since *since_ms*."""
         open_windows = self._scene.of(operator.name).held_windows(operator.name)
         end_ms = open_windows["window_end"].min()
         if not isinstance(end_ms, int):
@@ -70,7 +64,7 @@ class HeldWindows:
         blocked = list(self._watermarks.holding(sub, needed_ms))
         yield from blocked
         if not blocked and not self._scene.of(operator.name).driver.looks:
-            return  # what they wait for may be there: they wait for a driver
+            return  # their records may have come, and no driver looks for them
         observation = self._seen(sub, open_windows.height, end_ms, needed_ms)
         if blocked:
             yield self._not_closed(operator, sub, observation, needed_ms, since_ms)
@@ -112,12 +106,11 @@ class HeldWindows:
         )
 
     def _stands_still(self, operator: Operator, sub: SubTopology, observation: str) -> WhyFinding | None:
-        """Returns a finding if every source is silent."""
+        """Returns a finding if every source is silent, so that record time stands still; None otherwise."""
         reads = [(self._inputs.last_read_ms(source), source) for source in self._leading(sub)]
         read_ms, newest = max(reads, key=lambda read: read[0] or 0)
         if read_ms is None or newest.idle_advances:
             return None
-        # Record time stands still then, as with the last window of the evening.
         silence_ms = self._inputs.silent_ms(newest)
         if any(map(self._inputs.waiting, self._leading(sub))):
             return None
@@ -135,7 +128,7 @@ class HeldWindows:
         )
 
     def _leading(self, sub: SubTopology) -> list[Source]:
-        """Returns the sources, also upstream of hops, that move *sub*'s time."""
+        """Returns the sources whose records move the watermark of *sub*, also those of the streams before it."""
         tables = sub.table_inputs()
         sources: list[Source] = []
         for source in sub.sources:
@@ -153,9 +146,9 @@ class HeldWindows:
     def _in_allowed_lateness(
         self, operator: Operator, windows: Windows, sub: SubTopology, end_ms: int, needed_ms: int
     ) -> WhyFinding | None:
-        """Returns a finding if the first window only waits for late records.
+        """Returns a finding if the first window has ended, and is open only for late records; None otherwise.
 
-        `allowed_lateness` still lets them in.
+        The window ends at *end_ms*, and the watermark *needed_ms*, later by `allowed_lateness`, closes it.
         """
         watermark_ms = self._watermark_ms(sub)
         if watermark_ms is None or watermark_ms < end_ms - 1:
@@ -170,7 +163,7 @@ class HeldWindows:
         )
 
     def _kept_open(self, operator: Operator, windows: Windows, open_windows: pl.DataFrame) -> WhyFinding | None:
-        """Returns a finding if records keep a session from ending."""
+        """Returns a finding if records keep coming to an open session; None otherwise."""
         if windows.shape is not Shape.SESSION:
             return None
         recent = self._scene.of(operator.name).outcomes.lately(operator.name)["batch_id"].head(1)

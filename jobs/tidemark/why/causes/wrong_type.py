@@ -1,4 +1,4 @@
-"""Finds declared fields that records lack, or have with other types."""
+"""Finds declared fields that records do not have, or have with another type."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ _FITS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
         "timestamp": _is_instant,
     }
 )
-"""By declared type, a check that a JSON value fits it."""
+"""For each declared type, a function that says whether a JSON value fits it."""
 
 
 def wrong_fields(source: Source, values: list[bytes | None]) -> list[str]:
-    """Returns *source*'s wrongly typed fields in JSON *values*, most frequent first."""
+    """Returns the fields of *source* that have a wrong type in the JSON records *values*, the most frequent first."""
     wrong: Counter[str] = Counter()
     for record in map(json_object, values):
         for name, path in source.field_of.items():
@@ -87,7 +87,7 @@ def _fits(value: object, word: str, *, is_time: bool) -> bool:
 
 
 def json_object(value: bytes | None) -> dict[str, object] | None:
-    """Returns the JSON object that *value* is, or None."""
+    """Returns the JSON object in *value*; None if it is anything else."""
     try:
         record = json.loads(value or b"")
     except (ValueError, RecursionError):
@@ -97,32 +97,41 @@ def json_object(value: bytes | None) -> dict[str, object] | None:
 
 @rule
 def changed_fields(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields declared fields of topics that changed, so that results suffer."""
+    """Yields the declared fields before the operator *name* whose change in a topic harms results."""
     for source in scene.sources(name).values():
         if not source.is_watched:
             continue
         declared = {watched_path(path): (column, word) for column, path, word in _declared(source)}
         for change in scene.of(source.name).field_changes(source.name).iter_rows(named=True):
             if change["field"] in declared:
-                yield from _suffering(scene, name, source, change, *declared[change["field"]])
+                yield from _harm(scene, name, source, change, *declared[change["field"]])
 
 
 def watched_path(path: str) -> str:
-    """Returns *path* of `fields` as `schema_changes` writes it."""
+    """Returns the *path* of a field, as a topology file has it, in the form of the table `schema_changes`."""
     return ".".join(map(step, steps(path)))
 
 
 def _declared(source: Source) -> Iterator[tuple[str, str, str]]:
-    """Yields the columns of record values, with the path of the field and its type."""
+    """Yields each column that comes from the value of a record, with the path of its field and its type."""
     for column, field in source.field_of.items():
         if column != source.key:
             yield column, field, source.fields[column]
 
 
-def _suffering(
+def _harm(
     scene: Scene, name: str, source: Source, change: Mapping[str, Any], column: str, word: str
 ) -> Iterator[WhyFinding]:
-    """Yields the harm that *change* does to *column*, of the type *word*."""
+    """Yields a finding if the *change* of a field of *source* harms the *column* that was declared for it.
+
+    Args:
+        scene: the facts of the topology.
+        name: the operator that is asked about.
+        source: the source that declares the column.
+        change: a row of `schema_changes`.
+        column: the column that has the field's values.
+        word: the declared type of the column.
+    """
     field = f"field {change['field']} of topic {source.topic}"
     input = None if name == source.name else source.name
     match change["change"]:

@@ -1,1 +1,1 @@
-"""Collects the facts that an explanation is made of."""
+"""What the rules of `why` reason with: the facts of an instant, findings, and the commands of remedies."""

@@ -1,4 +1,4 @@
-"""The commands in remedies, in backticks, for where *scene*'s tables are."""
+"""Commands for remedies, in backticks, with the names of the topology that is asked about."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tidemark.why.evidence.snapshot import Scene
 
 LIVE = "`tidemark check --live` shows what the topics have"
 BY_COMMAND = "tidemark run by "
-"""Begin of `launched_by` if the command launched a job."""
+"""How `launched_by` begins if `tidemark run` launched the job."""
 
 
 def start(scene: Scene, name: str) -> str:
-    """Returns the command that starts or replaces an operator's driver."""
+    """Returns how to start or replace the driver of the operator *name*, with the command."""
     topology, sub = scene.topology.name, scene.sub(name).name
     if (launch := scene.topology.jobs.get(sub)) is not None:
         return f"run the job of {sub} again: {run_job(topology, launch)}"
@@ -32,7 +32,7 @@ def start(scene: Scene, name: str) -> str:
 
 
 def run_job(topology: str, launch: JobLaunch) -> str:
-    """Returns how the job of *launch* is launched again under *topology*."""
+    """Returns how to run the job of *launch* again, whose queries are the streams of *topology*."""
     if launch.launched_by and not launch.launched_by.startswith(BY_COMMAND):
         return f"clear its task in Airflow, or trigger its DAG; it was launched by {launch.launched_by}"
     words = ["tidemark", "run", topology, "--application", launch.application or "FILE"]
@@ -43,17 +43,17 @@ def run_job(topology: str, launch: JobLaunch) -> str:
 
 
 def logs(scene: Scene, name: str, options: str = "") -> str:
-    """Returns the command that shows the log of an operator's driver."""
+    """Returns the command that shows the log of the driver that runs the operator *name*."""
     return f"`tidemark logs {scene.topology.name}/{scene.sub(name).name}{options}`"
 
 
 def quarantine_query(scene: Scene, name: str) -> str:
-    """Returns the query for the records that an operator quarantined."""
+    """Returns the command that lists the records that the operator *name* quarantined."""
     return f"`tidemark sql \"from quarantine where topology = '{scene.topology.name}' and source = '{name}'\"`"
 
 
 def requeue(scene: Scene, source: Source, reason: str = "") -> str:
-    """Returns the command that resends records quarantined for *reason*, or all."""
+    """Returns how to send the quarantined records of *source* again; with a *reason*, only those of that reason."""
     if source.topic is None:  # records can be sent to topics only
         return f"have what writes to {source.read_from} write them again"
     options = f" --reason {reason}" if reason else ""
@@ -61,7 +61,7 @@ def requeue(scene: Scene, source: Source, reason: str = "") -> str:
 
 
 def requeue_late(scene: Scene, name: str) -> str:
-    """Returns where an operator's late records are, and their remedy."""
+    """Returns where the late records of the operator *name* are listed, and the command that sends them again."""
     operator, sources = scene.operator(name), list(scene.sources(name).values())
     late = f"tidemark requeue {scene.topology.name} --late"
     windows = operator.windows

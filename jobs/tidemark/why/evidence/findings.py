@@ -1,6 +1,7 @@
-"""Causes that keep a stream from giving results, and findings of them.
+"""Causes that keep a stream from giving results, and findings.
 
-A finding is one row per cause at a place.
+A finding says that a cause was seen at an operator, or at a partition of its input, with what the tables show and what
+to do.
 """
 
 from __future__ import annotations
@@ -15,31 +16,28 @@ from tidemark.model.settings.lengths import percent
 
 
 class Trait(Flag):
-    """Traits of a cause, by which pages and incidents use it.
+    """What kind of cause it is: pages and incidents treat causes by these traits.
 
-    Each cause has one of the first three.
+    Each cause has exactly one of FAULT, USUAL and QUIET.
     """
 
     FAULT = auto()
     """The stream needs attention."""
     USUAL = auto()
-    """A healthy stream has no results for it."""
+    """A healthy stream may give no results because of it."""
     QUIET = auto()
     """No records come in."""
     SILENCE = auto()
-    """It explains why no more records came.
-
-    It does not explain why a record came late.
-    """
+    """The cause explains why no more records came, and not why a record came late."""
     EVENT_TIME = auto()
-    """Processing time would avoid it."""
+    """The cause lies in event time: with processing time it could not occur."""
 
 
 class Cause(str):
-    """A reason why an operator gives no results: its word, its traits, and its meaning for docs/remarks.md.
+    """A reason why an operator gives no results: a word, with its traits and the meaning that docs/remarks.md shows.
 
-    The file that finds it declares it; those that several files name are here. The meaning is empty where the cause is
-    an owner of time, of which docs/owners.md tells.
+    A cause is declared in the file that finds it; causes that several files name are declared here. The meaning is
+    empty where the word is an owner of time, which docs/owners.md explains.
     """
 
     traits: Trait
@@ -60,12 +58,12 @@ class Cause(str):
         return cause
 
     def __reduce__(self) -> tuple[Callable[[str, Trait], Cause], tuple[str, Trait]]:
-        """Pickles word and traits; the default would pickle the word alone."""
+        """Pickles the traits, too: by default a `str` pickles its text alone."""
         return _unpickle, (str(self), self.traits)
 
 
 def _unpickle(word: str, traits: Trait) -> Cause:
-    """Returns the declared cause of *word*; else one that is not declared."""
+    """Returns the cause that is declared as *word*; without one, a cause that is not declared."""
     if word in _DECLARED:
         return _DECLARED[word]
     # The file that declares it may be imported here later, and must find its word free.
@@ -75,20 +73,22 @@ def _unpickle(word: str, traits: Trait) -> Cause:
 
 
 _DECLARED: dict[str, Cause] = {}
-"""The causes of all files that were imported, by word."""
+"""The causes that imported files declare, by word."""
 
 
 HARMLESS = Trait.QUIET | Trait.USUAL
-"""Traits of causes that are no fault."""
+"""A cause with one of these traits is no fault."""
 
 
 def declared(word: str) -> Cause | None:
-    """Returns the cause of *word*, if an imported file declares it."""
+    """Returns the cause that an imported file declares as *word*; None if none does."""
     return _DECLARED.get(word)
 
 
 def with_a_meaning() -> list[Cause]:
-    """Returns the causes of all imported files, except owners of time, by word."""
+    """Returns the causes that docs/remarks.md lists, sorted by word: those of imported files, without owners of
+    time.
+    """
     return sorted(cause for cause in _DECLARED.values() if cause.meaning)
 
 
@@ -153,22 +153,23 @@ class WhyFinding:
     """A cause that keeps *operator* from giving results, or NOTHING_WRONG.
 
     Attributes:
-        cause: the cause.
-        sub_topology: of the operator; None: an SLA of the whole topology.
+        cause: why there are no results.
+        sub_topology: the sub-topology that runs the operator, None for an SLA of the whole topology.
         operator: the operator without results, or the subject of an SLA.
         seen: what the tables show.
         remedy: what to do.
-        input: the operator that it waits for; None where the cause has none.
-        partition: the partition of the input; None where the cause has none.
-        since_ms: when it began, a clock of the driver, epoch ms; None when it has always been so, or that is not known.
-        owner: who owns the time or the records that are missing, of `account.owners`; None: this is a remark, which
-            has no share of them either.
-        detail: which one of these owners.
-        amount_ms: time beyond what is usual, ms; None: it is not about time.
-        records: how many records it kept from being counted; where nobody counted any, how many usually come. None:
-            it is not about numbers of records.
-        became: what became of these records, of `account.explanation.Became`; None as for `records`.
-        share: of all that is missing, 0 to 1.
+        input: the input that the operator waits for, None where the cause has none.
+        partition: the partition of the input, None where the cause has none.
+        since_ms: when the cause began, a clock of the driver, epoch ms. The value is None if it has always been so, or
+            if the beginning is not known.
+        owner: who owns the time or the records that are missing, one of `account.owners`. Findings of the walk are
+            remarks, which have neither an owner nor a share.
+        detail: which operator, partition or stream that owner is.
+        amount_ms: time beyond what is usual, ms, None if the finding is not about time.
+        records: how many records the owner kept from being counted, or how many usually come if nobody counted them.
+            The value is None if the finding is not about numbers of records.
+        became: what became of these records, one of `account.explanation.Became`; None if `records` is.
+        share: the owner's share of all that is missing, 0 to 1.
     """
 
     cause: Cause
@@ -188,7 +189,7 @@ class WhyFinding:
 
     @property
     def row(self) -> dict[str, object]:
-        """The finding for programs; `since` is an ISO instant or None."""
+        """The finding as a row of JSON, for programs; `since` is an ISO instant or None."""
         return {
             "cause": str(self.cause),
             "sub_topology": self.sub_topology,
@@ -208,15 +209,18 @@ class WhyFinding:
     @property
     def line(self) -> str:
         """The finding in one line for people."""
-        place = self.operator if self.input in {None, self.operator} else f"{self.operator} ← {self.input}"
-        where = place if self.partition is None else f"{place} partition {self.partition}"
+        operator = self.operator if self.input in {None, self.operator} else f"{self.operator} ← {self.input}"
+        where = operator if self.partition is None else f"{operator} partition {self.partition}"
         since = "" if self.since_ms is None else f" since {iso(self.since_ms)}"
-        # One owner that has all of what is missing needs no share.
-        part = "" if self.share is None or self.share > 0.995 else f" ({percent(self.share)})"
-        return f"{self.cause}{part}: {where}{since}: {self.seen}; {self.remedy}"
+        # A single owner has all of what is missing, and needs no percentage.
+        share = "" if self.share is None or self.share > 0.995 else f" ({percent(self.share)})"
+        return f"{self.cause}{share}: {where}{since}: {self.seen}; {self.remedy}"
 
 
 def in_order(findings: list[WhyFinding]) -> list[WhyFinding]:
-    """Returns *findings* once each, in order, but ends of records last."""
-    # Findings that say that there are no more records come after those of a wait.
-    return sorted(dict.fromkeys(findings), key=lambda each: _LAST.index(each.cause) + 1 if each.cause in _LAST else 0)
+    """Returns *findings* without repetitions, in their order; those that say that nothing more comes go last."""
+
+    def rank(finding: WhyFinding) -> int:
+        return _LAST.index(finding.cause) + 1 if finding.cause in _LAST else 0
+
+    return sorted(dict.fromkeys(findings), key=rank)
