@@ -92,11 +92,11 @@ class RepartitionStep(KeyedStep[Repartition]):
     def _updates_on(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         operator, last = self.operator, self.shared.memory.stored[self.operator.name]
         updates, bad = with_key(operator, self.updates(records))
-        stored = last.of(updates["_key"])
+        stored = last.look_up(updates["_key"])
         emitted = self.emitted(updates, moves, moment)
         if emitted.held_before:
             # Updates held before this batch may be sent now, whose keys did not occur in it.
-            stored = last.of(emitted.judged.emitted["_key"])
+            stored = last.look_up(emitted.judged.emitted["_key"])
         # Readers under another key retract the old value, which is in the stored update alone.
         rows = hop_rows(operator, with_old_value(emitted.judged.emitted, stored))
         counts = emitted.counts + Counter(

@@ -161,7 +161,7 @@ class Steps:
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Applies *moves* to the memory, and drops versions."""
-        self.memory.take(moves)
+        self.memory.apply(moves)
         # No record that is still accepted can ask for these versions.
         self.forget(moves.versions, watermark_ms=watermark_ms)
 
