@@ -1,9 +1,9 @@
 """Takes in and processes a batch in shards, in Spark's tasks.
 
 Purpose: run the same readers, operators and states as in the driver, each task over some of the records.
-How it works: `IntakeTask` takes in one partition of a source, deals its records out to shards, and sends counts, offsets
-and times of the partition to every shard. So each `ShardTask` knows all partitions, and computes the same progress of
-time as every other shard. It runs the operators over the records of its shard, with the states of its keys. Small
+How it works: `IntakeTask` takes in one partition of a source, deals its records out to shards, and sends the counts,
+offsets and times of the partition to every shard. So each `ShardTask` knows all partitions, and computes the same
+progress of time as every other. It then runs the operators over the records and states of its shard. Small
 results come back to the driver as rows. Large ones are written as files in the folders of their tables, to which they
 belong only when the driver commits them by name.
 A task that Spark runs twice writes files twice, and the driver receives the result of one of them.
@@ -455,13 +455,12 @@ class ShardTask(Task):
         for name, late in moment.reopened.items():
             operator = self.stream.topology.operators[name]
             assert isinstance(operator, Aggregate)
-            in_any = late.with_columns(window_start=pl.lit(0, pl.Int64))  # no window is dealt out by itself
-            keyed = in_any.with_columns(_state=key_text((*operator.key, "window_start"), in_any.schema))
-            # A shard reprocesses the late records of its own keys.
-            own_late_rows[name] = self.sharding.in_shard(number, self.shards, name, keyed, "_state").select(
-                late.columns
-            )
-        return replace(moment, reopened=own_late_rows)
+            # The shard of a record does not depend on its window, so any window does for the text of the key.
+            windowed = late.with_columns(window_start=pl.lit(0, pl.Int64))
+            keyed = windowed.with_columns(_state=key_text((*operator.key, "window_start"), windowed.schema))
+            rows = self.sharding.in_shard(number, self.shards, name, keyed, "_state")
+            shard_late_rows[name] = rows.select(late.columns)
+        return replace(moment, reopened=shard_late_rows)
 
     def _run(self, records: pl.DataFrame) -> Run:
         times = pl.DataFrame(schema=dict(TIMES))
@@ -469,7 +468,7 @@ class ShardTask(Task):
         return Run(records, times, Counter(), finished_at_ms=self.clock())
 
     def _numbered(self, name: str, rows: pa.Table, number: int) -> pa.Table:
-        """Returns *rows* of `changes` or of a hop with numbers (`seq`) that no other shard has, other rows unchanged."""
+        """Returns *rows* with numbers (`seq`) that no other shard has, if they are rows of `changes` or of a hop."""
         operator = self.stream.topology.operators.get(name)
         if name != CHANGES.name and not (operator and operator.hop_table):
             return rows
