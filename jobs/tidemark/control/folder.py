@@ -1,7 +1,7 @@
 """Reads and writes the control folder of one stream.
 
 Purpose: a driver and the processes that supervise it communicate through files, which `FILES` in `files.py` lists. No
-server is needed: launches, heartbeats, drains (requests to stop) and leases work wherever the warehouse can be reached.
+server is needed: launches, heartbeats, drains (requests to stop) and leases work wherever the warehouse is reachable.
 
 The folder and its locks belong to one user, see `tidemark.storage.locks`. Each driver gets a number, the epoch, which is
 higher than all before. Before each write a driver checks that no newer driver has started. So a driver that was
@@ -111,7 +111,7 @@ class Heartbeat:
         pid: its process.
         batch_id: the last finished batch, or -1 before the first.
         offsets: the end of that batch, per `source/partition`.
-        reason: why it does not work as usual at present, for example what it waits for.
+        reason: why it failed, or what keeps it from working at present, such as a full disk.
         doing: its current step.
         since_ms: when that step began.
         batches: how many batches it has finished, including empty ones.
