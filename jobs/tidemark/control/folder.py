@@ -3,7 +3,7 @@
 Purpose: a driver and the processes that supervise it communicate through files, which `FILES` in `files.py` lists. No
 server is needed: launches, heartbeats, drains (requests to stop) and leases work wherever the warehouse is reachable.
 
-The folder and its locks belong to one user, see `tidemark.storage.locks`. Each driver gets a number, the epoch, which is
+The folder and its locks belong to one user, see `tidemark.storage.locks`. Each driver gets a number, the epoch, that is
 higher than all before. Before each write a driver checks that no newer driver has started. So a driver that was
 suspended, and wakes up after another has taken over, writes nothing more.
 
