@@ -79,10 +79,11 @@ def reshard(
     shards = [StateRuns(newest.batch_id)] * stream.shards
     n = len(newest.notes.states)
     for old in range(n):
-        # Only one old shard is in memory at a time.
         before = _rows(shards)
-        states = _load_old_shard(stream, journal, newest, old, left_out)
-        shards = _add_old_shard(states, shards, sharding, files_of_shard)
+        # The states of an old shard have no name here, so that they are gone when the next old shard is loaded.
+        shards = _add_old_shard(
+            _load_old_shard(stream, journal, newest, old, left_out), shards, sharding, files_of_shard
+        )
         say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
     return shards
 
