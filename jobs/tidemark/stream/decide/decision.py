@@ -268,7 +268,7 @@ class Decider:
             table_marks: marks of time in the commits of Delta tables.
             clock: epoch ms.
             slow_ms: per operator how long it sleeps, ms.
-            timeline: records what the driver does. None: nobody reads it.
+            timeline: records what the driver does; None if nobody reads that.
             looks: returns when the driver asked for the end offsets of a source.
             changes: changes of the topology file. Each is recorded by the first batch after it.
         """

@@ -71,7 +71,7 @@ class Journal:
         fence: Fence = NO_FENCE,
     ) -> None:
         self._home, self._kind, self._fence = home, kind, fence
-        self._numbers: list[int] | None = None  # batches with an entry, oldest first; None: not listed yet
+        self._numbers: list[int] | None = None  # batches with an entry, oldest first; None until they are listed
         home.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry, *, needed_after: int | None = None) -> None:
