@@ -88,7 +88,7 @@ def _write(home: Path, versions: int) -> None:
         moves = Moves(stored={"newest": _changed(batch_id, chance)})
         moved, runs = files.entry_states(memory, batch_id - 1, batch_id, moves)
         journal.write(Entry(batch_id, moved, _notes(batch_id).with_states([runs])), needed_after=runs.batch_id)
-        memory.take(moves)
+        memory.apply(moves)
         files.advance(memory, runs, batch_id)
 
 

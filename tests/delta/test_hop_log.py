@@ -165,7 +165,7 @@ def test_commits_are_kept_for_seven_days_at_most(hop: Hop) -> None:
 def test_a_failure_to_shorten_the_log_stops_no_stream(hop: Hop, monkeypatch: pytest.MonkeyPatch) -> None:
     hop.read(5)
     monkeypatch.setattr(hop_log, "WAITS_S", 0.0)
-    with hop_log._alone(hop.path):
+    with hop_log._lock(hop.path):
         hop.trim()
     assert hop.versions("_delta_log") == list(range(12))
 

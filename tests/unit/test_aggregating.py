@@ -97,7 +97,7 @@ def play(windows: Windows | None, strategy: Strategy, batches: list[list[tuple[i
         for row in done.emitted.output.sort("_offset", maintain_order=True).to_dicts():
             sent.setdefault(row["id"], []).append((row.get("window_start"), row["_value"], row["_timestamp_ms"]))
         late += done.late["_offset"].to_list()
-        memory.take(moves)
+        memory.apply(moves)
     kept = memory.states["a"].all().drop("_offset", "_headers").sort("_key").rows()
     in_order = strategy is not Strategy.ON_WINDOW_CLOSE
     return {

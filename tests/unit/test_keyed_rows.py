@@ -60,7 +60,7 @@ def written(path: Path, rows: KeyedRows, runs: list[SortedRows], *, merging: int
         RunContent(file.name, tables, {"rows": rows.puts}, {}).write(out)
     run = open_run(file, {"rows": "key"})
     found = [*kept, run.tables["rows"]]
-    rows.rest_on(found, puts=run.puts["rows"])
+    rows.replace_by(found, puts=run.puts["rows"])
     return found
 
 
@@ -84,10 +84,10 @@ def test_rows_are_the_newest_of_each_key_wherever_they_lie(
         if step % 3 == 2:
             runs = written(tmp_path, rows, runs, merging=draw.randint(0, len(runs)))
         asked = pl.Series([f"key-{n}" for n in draw.sample(range(70), 20)])
-        assert rows.of(asked).rows() == [expected[key] for key in asked if key in expected]
+        assert rows.look_up(asked).rows() == [expected[key] for key in asked if key in expected]
         assert sorted(rows.all().rows()) == sorted(expected.values())
-        assert sorted(rows.up_to("at", 3).rows()) == sorted(row for row in expected.values() if row[2] <= 3)
-        assert sorted(rows.with_any("group", pl.Series(["x", "y"])).rows()) == sorted(
+        assert sorted(rows.where_at_most("at", 3).rows()) == sorted(row for row in expected.values() if row[2] <= 3)
+        assert sorted(rows.where_in("group", pl.Series(["x", "y"])).rows()) == sorted(
             row for row in expected.values() if row[1] in "xy"
         )
         assert (len(rows), rows.is_empty) == (len(expected), not expected)
@@ -102,7 +102,7 @@ def test_keys_of_one_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mon
     rows = KeyedRows(SCHEMA)
     rows.put(pl.DataFrame([(key, "x", n) for n, key in enumerate("abc")], schema=SCHEMA, orient="row"))
     written(tmp_path, rows, [], merging=0)
-    assert rows.of(pl.Series(["c", "d", "a"])).rows() == [("c", "x", 2), ("a", "x", 0)]
+    assert rows.look_up(pl.Series(["c", "d", "a"])).rows() == [("c", "x", 2), ("a", "x", 0)]
 
 
 def test_rows_lie_in_files_in_the_order_in_which_they_were_put(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_rows_lie_in_files_in_the_order_in_which_they_were_put(tmp_path: Path) -
         rows.put(pl.DataFrame([(f"key-{number * 7 % 20}", "x", 5)], schema=SCHEMA, orient="row"))
         if number % 6 == 5:
             runs = written(tmp_path, rows, runs, merging=number % 2)
-    assert rows.up_to("at", 5)["key"].to_list() == [f"key-{number * 7 % 20}" for number in range(20)]
+    assert rows.where_at_most("at", 5)["key"].to_list() == [f"key-{number * 7 % 20}" for number in range(20)]
 
 
 @pytest.mark.parametrize("harm", ["cut", "renamed"])

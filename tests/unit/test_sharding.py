@@ -82,6 +82,6 @@ def test_a_state_is_where_the_records_of_its_key_are():
     ]
     rows = pl.DataFrame({"key": keys, "grp": groups})
     for number, part in enumerate(found.dealt("events", records, 4, partitions=1)):
-        assert found.own(number, 4, "one", rows, "key")["grp"].to_list() == part["grp"].to_list()
-        mine = found.own(number, 4, "other", pl.DataFrame({"key": groups[:-1]}), "key")["key"]
+        assert found.in_shard(number, 4, "one", rows, "key")["grp"].to_list() == part["grp"].to_list()
+        mine = found.in_shard(number, 4, "other", pl.DataFrame({"key": groups[:-1]}), "key")["key"]
         assert mine.to_list() == part["grp"].drop_nulls().to_list()

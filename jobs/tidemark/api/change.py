@@ -93,7 +93,7 @@ class State:
         """
         # After a start, a repeated batch, or a batch of another process the state in memory is of another batch.
         sent_before = self._load(batch_id) if self._batch_id != batch_id - 1 else None
-        result = judged(updates, self._stored.of(updates["_key"]), self._rule)
+        result = judged(updates, self._stored.look_up(updates["_key"]), self._rule)
         emitted = result.emitted.select(key="_key", value_hash="_identity")
         if sent_before is not None and not sent_before.equals(emitted):
             raise other_rows(self._query.table(CHANGES.name), batch_id, self._operator)

@@ -132,7 +132,7 @@ class JudgeTask:
             files.load(memory, self.runs[shard], self.before)
         in_order = updates.sort("_partition", "_offset").with_columns(_task="_partition")
         keyed = in_order.filter(pl.col("_key").is_not_null())
-        result = judged(keyed, memory.stored[self.operator].of(keyed["_key"]), self.rule)
+        result = judged(keyed, memory.stored[self.operator].look_up(keyed["_key"]), self.rule)
         moves = Moves(stored={self.operator: result.stored})
         _, runs = files.entry_states(memory, self.before, self.batch_id, moves)
         same = self.query.same(self.batch_id)

@@ -2,16 +2,18 @@
 
 Purpose: a driver in cluster mode is on a host that a supervisor cannot reach, and perhaps hangs.
 
-How it works: the driver writes `manager.json` into its control folder before it starts its query: the manager that runs
-it, and its name there. A supervisor asks that manager to kill it, and then for its state. The requests are commands of
-PySpark, so they need the settings and the login of `spark-submit`, and no installation of Hadoop or Kubernetes.
+How it works: before the driver starts its query it writes `manager.json` into its control folder, with the manager that
+runs it, and its name there. A supervisor asks that manager to kill the driver, and then for the driver's state. The
+requests are commands of PySpark, so they need the settings and the login of `spark-submit`, and no installation of
+Hadoop or Kubernetes.
 
-| manager | name | killed by | gone |
+| manager | name of the driver | command that kills | the driver is gone when |
 |---|---|---|---|
 | YARN | id of the application | Hadoop's client, which is in PySpark's jars | its state is final |
 | Kubernetes | `NAMESPACE:POD` | `spark-submit --kill` | it is not found, or its phase is final |
 
-Known limitation: a manager that has lost the driver's host calls it gone. Its epoch keeps such a driver from writing.
+Known limitation: a manager that has lost the driver's host says that the driver is gone, although it may still live.
+Such a driver writes nothing any more, because a newer driver has a higher epoch.
 """
 
 from __future__ import annotations
@@ -52,7 +54,11 @@ class ClusterManager(StrEnum):
 class ManagedDriver:
     """A driver that a cluster manager runs.
 
-    `application` is its name there. `ended`: the manager has killed it.
+    Attributes:
+        launch_id: id of its launch.
+        manager: the manager.
+        application: the name of the driver there.
+        ended: True once the manager has killed it.
     """
 
     launch_id: str
@@ -72,19 +78,18 @@ class ManagedDriver:
 def managed_driver(
     launch_id: str, environ: Mapping[str, str], conf: Callable[[], Mapping[str, str]]
 ) -> ManagedDriver | None:
-    """Returns how its cluster manager knows this driver.
-
-    None: it is in client mode.
+    """Returns this driver as its cluster manager knows it, or None if the driver runs in client mode.
 
     Args:
         launch_id: id of its launch.
         environ: its environment, in which each manager leaves its own variables.
         conf: returns Spark's properties.
     """
-    # YARN sets it for the container of a driver, and for none of an executor.
+    # YARN sets this variable in the container of a driver, and in none of an executor.
     if application := re.search(r"application_\d+_\d+", environ.get("APPLICATION_WEB_PROXY_BASE", "")):
         return ManagedDriver(launch_id, ClusterManager.YARN, application[0])
-    # Spark sets it for the pod of a driver. One in client mode runs in a pod of Airflow, which must not be killed.
+    # Spark sets the first variable in the pod of a driver in cluster mode. In client mode a driver runs in a pod of
+    # Airflow, which must not be killed.
     if "SPARK_APPLICATION_ID" in environ and "KUBERNETES_SERVICE_HOST" in environ:
         properties = conf()
         pod = properties.get("spark.kubernetes.driver.pod.name") or environ["HOSTNAME"]
@@ -154,7 +159,7 @@ def _yarn_client(submit: Sequence[str]) -> list[str]:
 
 
 def _answer(command: Sequence[str], env: Mapping[str, str]) -> str:
-    """Returns the output of *command*; an exit status says too little."""
+    """Returns the output of *command*, whatever its exit status, which says too little."""
     try:
         ran = subprocess.run(
             command,

@@ -1,7 +1,7 @@
 """Reads and writes the folder of a driver that runs several streams.
 
-Purpose: a launcher of a stream finds the process that runs other streams of its driver, or starts one. The process
-does not end between the search and the request.
+Purpose: whoever launches a stream finds the process that already runs other streams of the same driver, or starts one.
+A lock makes sure that the process does not end between being found and being asked.
 
 | file | written by | says |
 |---|---|---|
@@ -39,19 +39,15 @@ log = logging.getLogger("tidemark.driver")
 POLL_S = 0.5
 """Seconds between two looks for requests and ended streams."""
 LISTED_EVERY_MS = 10_000
-"""Longest time between two lists of running launches.
-
-No reader depends on it.
-"""
+"""Longest time after which the list of running launches is written again. No reader depends on it."""
 AIRFLOW_HOME = "AIRFLOW_HOME"
 """Variable with the folder of Airflow on this host; default `~/airflow`."""
 
 
 def processes_of(control: Path) -> Path:
-    """Returns the folder on this host for processes of *control*.
+    """Returns the folder on this host for the locks, logs and records of processes of the folder *control*.
 
-    It is *control* itself on a disk. Locks, logs and records of processes cannot be in an object store, so for one they
-    are in Airflow's home.
+    On a disk this is *control* itself. An object store cannot have them, so for one they are in Airflow's home.
     """
     if not isinstance(control, ObjectPath):
         return control
@@ -78,9 +74,9 @@ class StartRequest:
 
 @dataclass(frozen=True)
 class RunningLaunches:
-    """The launches that the driver on *host* runs at *at_ms* (epoch ms).
+    """The launches that the driver on *host* runs at *at_ms* (epoch ms); empty before the driver has written them.
 
-    *launches* has their control folders. All is empty before the driver has written it.
+    *launches* has the control folder of each, by launch id.
     """
 
     at_ms: int = 0
@@ -89,10 +85,7 @@ class RunningLaunches:
 
 
 class DriverFolder:
-    """Reads and writes the folder *home* of a driver.
-
-    *clock* returns epoch ms, and *sleep_s* waits for seconds.
-    """
+    """Reads and writes the folder *home* of a driver. *clock* is epoch ms, and *sleep_s* waits for seconds."""
 
     def __init__(
         self, home: Path, *, clock: Clock = wall_clock_ms, sleep_s: Callable[[float], None] = time.sleep
@@ -110,9 +103,9 @@ class DriverFolder:
 
     @contextmanager
     def asking(self, within_s: float) -> Iterator[None]:
-        """Keeps the driver from ending during the context.
+        """Keeps the driver from ending during the context, so that it can be asked.
 
-        Raises LockHeld if for *within_s* another process asks or a driver is ending.
+        Raises LockHeld if another process is asking, or a driver is ending, for longer than *within_s*.
         """
         own_folder(self.home)
         with locked(self.home / "asking.lock", within_s=within_s):
@@ -123,7 +116,7 @@ class DriverFolder:
         replace(self.home / f"start_{start.launch_id}.json", json.dumps(asdict(start)))
 
     def withdraw(self, launch_id: str) -> bool:
-        """Withdraws *launch_id*'s request; returns False if it was begun, or none."""
+        """Removes the request of *launch_id*; returns False if there is none, or none any more."""
         try:
             (self.home / f"start_{launch_id}.json").unlink()
         except FileNotFoundError:
@@ -141,21 +134,20 @@ class DriverFolder:
         return read(self.home, "running.json", partial(parsed, RunningLaunches)) or RunningLaunches()
 
     def command(self) -> str:
-        """Returns the command that started the process; empty before the first."""
+        """Returns the command that started the process, or empty before the first process."""
         path = self.home / "command.txt"
         return path.read_text(errors="replace") if path.is_file() else ""
 
     def begin(self, command: str) -> None:
-        """Records that a process of *command* is started."""
+        """Records that a process is started by *command*, and forgets what an earlier process ran."""
         # The launches of an earlier process do not run any more.
         (self.home / "running.json").unlink(missing_ok=True)
         replace(self.home / "command.txt", command)
 
     def drive(self, run: Callable[[Sequence[str]], int]) -> int:
-        """Runs all requested streams until none is left.
+        """Runs all requested streams, each in a thread, until none is left; returns the highest exit status.
 
-        *run* gets the arguments of a stream's job, in a thread of its own, and returns its exit status. Returns the
-        highest status.
+        *run* runs a stream: it gets the arguments of the stream's job, and returns its exit status.
         """
         threads, listed_ms, is_listed = _Threads(run), 0, False
         while threads.controls or not self._has_nothing_to_run():
@@ -182,13 +174,13 @@ class DriverFolder:
     def _start_requests(self) -> list[StartRequest]:
         starts: list[StartRequest] = []
         for path in sorted(self.home.glob("start_*.json")):
-            # None: the driver has begun it, its launcher has withdrawn it, or it is damaged.
+            # The file is gone if the driver has begun the launch, or if its launcher has withdrawn it.
             if (start := read(self.home, path.name, partial(parsed, StartRequest))) is not None:
                 starts.append(start)
         return starts
 
     def _has_nothing_to_run(self) -> bool:
-        """Returns True if no launcher asks, and there is no request."""
+        """Returns True if no launcher asks and there is no request; from then on no launcher can ask any more."""
         lock = open_lock(self.home / "asking.lock")
         if take_lock(lock, within_s=0) and not self._start_requests():
             # The file stays open, so that no launcher can ask until the end of this process releases the lock.
@@ -199,7 +191,7 @@ class DriverFolder:
 
 
 class _Threads:
-    """Runs each launch in a thread, and keeps their control folders."""
+    """Runs each launch in a thread. `controls` has their control folders, and `statuses` the exit statuses."""
 
     def __init__(self, run: Callable[[Sequence[str]], int]) -> None:
         self._run = run

@@ -2,10 +2,10 @@
 
 Purpose: a disk, an editor or a copy may damage any file. A driver that cannot do without a file does not start, and
 `tidemark doctor` names the file and the remedy. Any other damaged file counts as missing.
-How it works: `FILES` says of each file which of the two it is. `read` goes by it, and so does
-`stream/startup/damage.py`, which looks at all files of a stream. What a damaged file would make a driver do wrong
-(to skip records, to set time back) is written `sealed`, with a checksum and with the place of the file: a changed
-digit is found, and so is a file of another stream.
+How it works: `FILES` says of each file which of the two it is. `read` follows it, and so does
+`stream/startup/damage.py`, which checks all files of a stream. Some files would do harm if a digit in them changed,
+because they tell a driver to skip records, or to set time back. These are written `sealed`, with a checksum and the
+path of the file, so that a changed digit is found, and also a file of another stream.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ControlFile:
         name: its path in the folder. N stands for a number, and ID for any text.
         written_by: who writes it.
         says: what it says.
-        remedy: what a person does if it is damaged; empty: a driver starts without it.
+        remedy: what a person does if it is damaged, or empty if a driver starts without it.
     """
 
     name: str
@@ -158,9 +158,9 @@ FILES = (
 
 
 def listed(home: Path, path: Path) -> ControlFile | None:
-    """Returns what FILES says of *path* in the control folder *home*; None: nothing."""
-    place = "/".join(path.parts[len(home.parts) :])
-    return next((file for file in FILES if _pattern(file.name).fullmatch(place)), None)
+    """Returns what FILES says of *path* in the control folder *home*, or None if it says nothing."""
+    name = "/".join(path.parts[len(home.parts) :])
+    return next((file for file in FILES if _pattern(file.name).fullmatch(name)), None)
 
 
 @cache
@@ -169,7 +169,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def not_files(home: Path) -> Iterator[UnreadableFile]:
-    """Yields an error for each folder in the place of a file in *home*, and for each file in that of a folder.
+    """Yields an error for each folder in *home* that has the name of a file, and for each file with that of a folder.
 
     Nothing can be written there. An object store has no folders.
     """
@@ -205,7 +205,8 @@ def unreadable(home: Path, path: Path, found: str) -> UnreadableFile:
 def read(home: Path, name: str, parse: Callable[[Any], T]) -> T | None:
     """Returns what *parse* makes of the JSON in the file *name* of the control folder *home*.
 
-    None: there is no such file, or it is damaged and a driver starts without it; a process logs each such damage once.
+    The result is None if there is no such file, or if it is damaged and a driver starts without it. Each such damage is
+    logged once by a process.
 
     Raises:
         UnreadableFile: the file is damaged, and no driver starts without it.
@@ -238,41 +239,41 @@ def _warn_once(problem: str) -> None:
 
 
 def sealed(home: Path, name: str, content: Any) -> str:
-    """Returns the text of the file *name* in *home* with *content*, which is JSON."""
-    place = _place(home, name)
-    return json.dumps({"file": place, "crc32": _checksum(place, content), "content": content})
+    """Returns the text of the file *name* in *home*: *content*, which is JSON, with a checksum and the file's path."""
+    path = _path_in_warehouse(home, name)
+    return json.dumps({"file": path, "crc32": _checksum(path, content), "content": content})
 
 
 def unsealed(home: Path, name: str, parse: Callable[[Any], T]) -> T | None:
     """Returns what *parse* makes of the content that `sealed` wrote; otherwise as `read`."""
 
     def opened(outer: Any) -> T:
-        place, content = outer["file"], outer["content"]
-        if outer["crc32"] != _checksum(place, content):
+        path, content = outer["file"], outer["content"]
+        if outer["crc32"] != _checksum(path, content):
             msg = "its content does not match its checksum"
             raise ValueError(msg)
-        if place != _place(home, name):
-            msg = f"it is the file {place}"
+        if path != _path_in_warehouse(home, name):
+            msg = f"it is the file {path}"
             raise ValueError(msg)
         return parse(content)
 
     return read(home, name, opened)
 
 
-def _place(home: Path, name: str) -> str:
-    # A warehouse may be moved, so the place begins with the topology.
+def _path_in_warehouse(home: Path, name: str) -> str:
+    # A warehouse may be moved, so the path begins with the topology.
     return "/".join((*home.parts[-2:], name))
 
 
-def _checksum(place: str, content: Any) -> int:
-    return zlib.crc32(json.dumps([place, content]).encode())
+def _checksum(path: str, content: Any) -> int:
+    return zlib.crc32(json.dumps([path, content]).encode())
 
 
 def parsed(cls: type[T], content: Mapping[str, Any]) -> T:
-    """Returns the *cls* with the fields in *content*.
+    """Returns a *cls*, a dataclass, with the fields in *content*, an object of JSON.
 
     Keys that *cls* does not have are left out: a newer version, whose deploy was rolled back, may have written them.
-    Raises TypeError or ValueError unless each value is one that JSON has for the type of its field.
+    Raises TypeError or ValueError if a value does not have the type of its field.
     """
     types_of_fields = _types(cls)  # type: ignore[arg-type]
     names = [item.name for item in fields(cls) if item.name in content]  # type: ignore[arg-type]
@@ -290,16 +291,14 @@ def _valued(kind: Any, value: Any) -> Any:
     if origin in {Union, types.UnionType}:
         if value is None and type(None) in arguments:
             return None
-        (kind,) = (each for each in arguments if each is not type(None))
+        (kind,) = (argument for argument in arguments if argument is not type(None))
         return _valued(kind, value)
     if origin is tuple and isinstance(value, list):
-        return tuple(
-            _valued(arguments[0] if arguments[-1:] == (...,) else each, item) for each, item in _pairs(arguments, value)
-        )
+        return tuple(_valued(item_kind, item) for item_kind, item in _typed_items(arguments, value))
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
         return {_valued(arguments[0], key): _valued(arguments[1], item) for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and isinstance(value, list):
-        return kind(*(_valued(each, item) for each, item in zip(_types(kind).values(), value, strict=True)))
+        return kind(*(_valued(item_kind, item) for item_kind, item in zip(_types(kind).values(), value, strict=True)))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     # True is an int in Python, and not in JSON.
@@ -309,7 +308,8 @@ def _valued(kind: Any, value: Any) -> Any:
     raise TypeError(msg)
 
 
-def _pairs(arguments: tuple[Any, ...], value: list[Any]) -> Iterator[tuple[Any, Any]]:
+def _typed_items(arguments: tuple[Any, ...], value: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Returns the items of a tuple, each with its type; *arguments* are those of the type `tuple[…]`."""
     if arguments[-1:] == (...,):
         return zip([arguments[0]] * len(value), value, strict=True)
     return zip(arguments, value, strict=True)

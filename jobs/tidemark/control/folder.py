@@ -1,15 +1,16 @@
 """Reads and writes the control folder of one stream.
 
-Purpose: launch, heartbeat, drain and lease without a process to ask, so that it works wherever the warehouse is seen.
-The driver and the processes that supervise it communicate through its files, which `FILES` in `files.py` lists.
+Purpose: a driver and the processes that supervise it communicate through files, which `FILES` in `files.py` lists. No
+server is needed: launches, heartbeats, drains (requests to stop) and leases work wherever the warehouse is reachable.
 
-The folder and its locks are their owner's alone, see `tidemark.storage.locks`. A driver checks before each write that
-`epoch` is still its own. A driver that was stopped, and wakes up after another has taken over, writes nothing more.
+The folder and its locks belong to one user, see `tidemark.storage.locks`. Each driver gets a number, the epoch, that is
+higher than all before. Before each write a driver checks that no newer driver has started. So a driver that was
+suspended, and wakes up after another has taken over, writes nothing more.
 
-In an object store there is no flock(2): `tidemark.control.lease` replaces the two locks and `epoch`. A driver beats
-seldom there, and asks again only when there is news (`tidemark.control.news`).
-Known limitation: flock(2) excludes drivers of one host only. Of two drivers that start at once on two hosts the one
-with the epoch continues; of two that start one after the other the newer one does.
+In an object store there is no flock(2): `tidemark.control.lease` replaces the two locks and `epoch`. A driver there
+sends heartbeats less often, and reads requests again only when there is news (`tidemark.control.news`).
+Known limitation: flock(2) excludes drivers of one host only. If two drivers start at once on two hosts, the one that
+claims the epoch continues; if they start one after the other, the newer one does.
 Clock: `now_ms` is the caller's, epoch ms UTC.
 """
 
@@ -43,10 +44,7 @@ T = TypeVar("T")
 
 PROBE_S = 1.0
 PAGE = 4_096
-"""Bytes of a page; a heartbeat fills whole pages.
-
-So the next one has the same length, and can be written over it on a full disk.
-"""
+"""Bytes of a page. A heartbeat fills whole pages, so that the next one can be written over it on a full disk."""
 BEATS_EVERY_MS = LIMITS[EvidenceKind.CONTROL, StoreKind.DISK].every_ms
 """Longest time between beats on a disk."""
 
@@ -57,9 +55,9 @@ def store_of(home: Path) -> StoreKind:
 
 
 def beats_every_ms(home: Path) -> int:
-    """Returns the longest time between two beats of a driver.
+    """Returns the longest time between two heartbeats of a driver with the control folder *home*.
 
-    Its control folder is *home*. In an object store each beat is a request, so a driver without news beats seldom.
+    In an object store each heartbeat is a request, so there are fewer.
     """
     return LIMITS[EvidenceKind.CONTROL, store_of(home)].every_ms
 
@@ -72,15 +70,12 @@ class StreamState(StrEnum):
     DRAINED = "drained"
     ROTATED = "rotated"
     FINISHED = "finished"
-    """It ran a job, which ended by itself."""
+    """The driver ran a job that ends by itself."""
     FAILED = "failed"
 
 
 KILLED = frozenset({StreamState.STARTING, StreamState.RUNNING})
-"""States of the last heartbeat of a driver that was killed.
-
-A driver that ends on request leaves another state.
-"""
+"""The states that a killed driver may leave in its last heartbeat; one that ends by itself leaves another state."""
 
 
 class AlreadyRunning(TidemarkError):
@@ -92,10 +87,10 @@ class LeaseLost(Contradiction):
 
 
 class TimeTold(NamedTuple):
-    """What a driver tells of its time from `from_ms` until `until_ms`, boot.
+    """What a heartbeat tells of the driver's time from `from_ms` until `until_ms`, by the boot clock.
 
-    `gaps` are those of its pulse, and `segments` what the main thread did that no entry of the journal has; the last
-    one still ran.
+    `gaps` are the times in which the process was suspended. `segments` are what the main thread did and no row of a
+    batch has yet; the last one was still running.
     """
 
     from_ms: int
@@ -108,12 +103,26 @@ class TimeTold(NamedTuple):
 class Heartbeat:
     """A driver's state at `at_ms` (epoch ms UTC of its host).
 
-    `batch_id` is the last finished batch (-1: none yet), and `offsets` its end per `source/partition`. `doing` is the
-    driver's current step, which began at `since_ms`. `batches` counts its finished batches, including empty ones.
-    `digest` identifies the content of the topology file that it runs, on `host`. `launched_by` is the task or command
-    that started it, `adopted_by` the task that supervises it since, `drained_by` who asked a drained driver to end, and
-    `predecessor_killed_by` who killed the driver before it. `told` is what it tells of the time since the newest row of
-    `heartbeats`, or since its start; `is_row` says that this beat becomes such a row.
+    Attributes:
+        state: the state.
+        epoch: the number of its lease.
+        launch_id: id of its launch.
+        at_ms: when this was written.
+        pid: its process.
+        batch_id: the last finished batch, or -1 before the first.
+        offsets: the end of that batch, per `source/partition`.
+        reason: why it failed, or what keeps it from working at present, such as a full disk.
+        doing: its current step.
+        since_ms: when that step began.
+        batches: how many batches it has finished, including empty ones.
+        digest: identifies the content of the topology file that it runs.
+        host: its host.
+        launched_by: the task or command that started it.
+        drained_by: who asked it to end, if it has ended for that.
+        adopted_by: the task that supervises it now, if not the one that started it.
+        predecessor_killed_by: who killed the driver before it.
+        told: what it did since the newest row of `heartbeats`, or since its start.
+        is_row: True if this heartbeat becomes a row of `heartbeats`.
     """
 
     state: StreamState
@@ -143,7 +152,7 @@ class Heartbeat:
 
     @property
     def columns(self) -> dict[str, object]:
-        """What a row of `heartbeats` has of it, instants in epoch ms."""
+        """The columns of a row of `heartbeats`, instants in epoch ms."""
         told = self.told
         return {
             "beat_at": self.at_ms,
@@ -167,10 +176,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss:
-    """The decision to skip lost offsets of a partition of *source*.
+    """A person's decision to skip lost offsets of a partition of a source.
 
-    The record at `from_offset` is gone; the stream continues at `until_offset`. If a topic was recreated, `topic_id` is
-    that of the new topic, and `from_offset` an offset of the earlier one.
+    The record at `from_offset` is gone, and the stream continues at `until_offset`. If the topic was recreated,
+    `topic_id` is the id of the new topic, and `from_offset` an offset of the earlier one.
     """
 
     source: str
@@ -185,10 +194,10 @@ class AcceptedLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedRecord:
-    """The decision not to read a present record, by Kafka's topic, partition and offset.
+    """A person's decision to skip a record that is in the topic but cannot be processed.
 
-    It is one of the planned batch `batch_id`. Once that is decided the decision has no effect any more, so it permits
-    nothing if the topic is recreated.
+    The record is part of the planned batch `batch_id`. Once that batch is decided this permits nothing any more, so it
+    does no harm if the topic is recreated.
     """
 
     topic: str
@@ -206,24 +215,24 @@ SOURCES, SOURCE_CHANGES = "sources.json", "source_changes.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """The operator *name* began, without former states or progress, after the batch `after`; -1: with the stream."""
+    """An operator that began, without states or progress, after the batch `after`; -1 if it began with the stream."""
 
     name: str
     after: int = -1
 
     def begins_behind(self, batch_id: int) -> bool:
-        """Returns True if no batch up to *batch_id* has run it."""
+        """Returns True if no batch up to *batch_id* has run the operator since it began."""
         return batch_id <= self.after
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyChange(Begun):
-    """The operator *name* has another meaning, or the source another place or name, behind the batch `after`.
+    """A change of the topology file: after the batch `after` an operator means, or a source reads, something else.
 
     Attributes:
-        line: what the topology file has changed, in words.
-        begins: whether it begins, or begins anew; False: the source ends, or goes on in another way.
-        read_by: the operators of the stream that read it, directly or not; of a source that ends, until then.
+        line: what has changed in the topology file, in words.
+        begins: True if it begins, or begins anew; False if the source ends, or goes on in another way.
+        read_by: the operators of the stream that read it, directly or not. For a source that ends, those that did.
     """
 
     line: str
@@ -233,16 +242,16 @@ class TopologyChange(Begun):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedSource(Begun):
-    """A source in the order in which Spark's checkpoint has its offsets.
+    """A source, in a list that has the order of the offsets in Spark's checkpoint.
 
     Attributes:
         place: the topic, table, folder or hop that it reads, as text.
-        topic: the one topic that it reads, or read at first: its input partitions are those of the topic. None: it has
-            read several from the beginning, or none.
-        told: its `starting_offsets` when the broker was asked for `starts`; None: it was not.
-        starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
-            each begins. None: at the earliest, or it is not asked yet.
-        formerly: the names that it had, the newest first; the newest batch may know it by any of them.
+        topic: the one topic that it reads, or has read at first: its input partitions are the partitions of the topic.
+            None if it has read several topics from the beginning, or none.
+        told: its `starting_offsets` when the broker was asked for `starts`; None if it was not asked.
+        starts: if it begins at other offsets than the earliest, the topic, partition and first offset of each
+            partition. None if it begins at the earliest, or if the broker was not asked yet.
+        formerly: the names that it had before, the newest first. The newest batch may know it by any of them.
         read_by: the operators of the stream that read it, directly or not.
     """
 
@@ -256,10 +265,10 @@ class ListedSource(Begun):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeReset:
-    """The decision to set the time of a partition of *source* back.
+    """A person's decision to set the time of a partition of a source back.
 
-    Its newest record then counts as a record of `to_ms` (record time, epoch ms). The driver carries the reset out
-    once, by its `id`, when it has read up to `from_offset`.
+    The newest record of the partition then counts as one of `to_ms` (record time, epoch ms). The driver does this once
+    for each `id`, when it has read up to `from_offset`.
     """
 
     id: str
@@ -274,10 +283,10 @@ class TimeReset:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowReopening:
-    """The decision that the aggregate *operator* accepts *late* records.
+    """A person's decision that an aggregate accepts late records, although their windows are closed.
 
-    Their windows were closed. Each record is identified by the batch in which it was late, its partition and its
-    offset. The driver carries the reopening out once, by its `id`.
+    `late` has, for each record, the batch in which it was late, its partition and its offset. The driver does this once
+    for each `id`.
     """
 
     id: str
@@ -302,9 +311,9 @@ class Control:
         self._epoch: int | None = None
 
     def acquire(self, *, take_over_at_ms: int | None = None, silent_after_ms: int = SILENT_AFTER_MS) -> int:
-        """Takes the lease for the life of this process; returns its epoch.
+        """Takes the lease, the right to write for the stream, for the life of this process; returns its epoch.
 
-        The epoch is one higher than any before. In an object store it waits until a silent holder has been silent for
+        The epoch is one higher than any before. In an object store this waits until a silent holder has been silent for
         *silent_after_ms*, and then takes over.
 
         Args:
@@ -314,14 +323,14 @@ class Control:
 
         Raises:
             AlreadyRunning: another driver lives.
-            UnreadableFile: a folder lies in the place of a lock.
+            UnreadableFile: a folder has the name of a lock.
         """
         if self._lease is not None:
             self._epoch = self._acquired(self._lease, silent_after_ms)
             return self._epoch
         own_folder(self.home)
         refuse_folder(self.home, "acquire.lock", "driver.lock", "epoch")
-        # Two processes that replaced the lock of a silent driver would each hold a file of its own.
+        # If two processes replaced the lock of a silent driver at once, each would hold another file.
         with self._acquiring():
             lock = open_lock(self.home / "driver.lock")
             # `is_held` of another process holds the lock for an instant, so the first refusal proves nothing.
@@ -336,14 +345,14 @@ class Control:
         return epoch
 
     def epoch(self) -> int:
-        """Returns the epoch of the newest driver; 0 before the first."""
+        """Returns the epoch of the newest driver, or 0 before the first."""
         if self._lease is not None:
             return self._answer("epoch", self._lease.epoch)
-        # The newest claim is at least the epoch in the file, so it does where the file is damaged.
+        # The newest claim is at least the epoch in the file, so it can replace a damaged file.
         return self._written_epoch() or max(self._claims(), default=0)
 
     def _written_epoch(self) -> int:
-        """Returns the number in the file `epoch`; 0 if there is none, or if it is damaged."""
+        """Returns the number in the file `epoch`, or 0 without the file or if it is damaged."""
         return read(self.home, "epoch", int) or 0
 
     def check_lease(self, epoch: int) -> None:
@@ -356,9 +365,9 @@ class Control:
             raise LeaseLost(msg)
 
     def check_lease_anew(self, epoch: int) -> None:
-        """Checks the lease after asking the object store, even without news.
+        """Checks the lease by asking the object store, even without news.
 
-        The store may refuse a write of a driver that was suspended before the driver reads the news.
+        If a driver was suspended, the store may refuse its write before the driver has looked for news.
         """
         if self._news is not None:
             self._news.forget()
@@ -367,8 +376,8 @@ class Control:
     def is_held(self, *, dead_epoch: int | None = None) -> bool:
         """Returns True if a driver lives.
 
-        In an object store the driver's signs of life decide, and the caller may know that the driver of *dead_epoch* is
-        dead.
+        In an object store the driver's signs of life decide. There the caller can say that it knows the driver of
+        *dead_epoch* to be dead.
         """
         if self._lease is not None:
             return self._lease.epoch() != dead_epoch and self._lease.is_held(SILENT_AFTER_MS)
@@ -386,17 +395,17 @@ class Control:
         return False
 
     def release(self) -> None:
-        """Gives the lease back: another driver may have it at once."""
+        """Gives the lease back, so that another driver can have it at once."""
         self._unlock()
         if self._lease is not None and self._epoch is not None:
-            # Without this write the next driver waits until this one has been silent for long.
+            # Without this write the next driver would have to wait until this one has been silent for long.
             with suppress(OSError):
                 self._lease.release(self._epoch)
 
     def release_for(self, dead_epoch: int) -> None:
-        """Gives the lease of *dead_epoch* back in place of its driver.
+        """Gives the lease of *dead_epoch* back for its driver, which the caller knows to be dead.
 
-        The caller knows that this driver is dead. On a disk its lock ended with it.
+        On a disk the driver's lock has ended with it.
         """
         if self._lease is not None:
             self._lease.release(dead_epoch)
@@ -408,7 +417,7 @@ class Control:
 
     @contextmanager
     def held(self) -> Iterator[Callable[[], None]]:
-        """Holds the lease during the context, in place of a driver.
+        """Holds the lease during the context, so that no driver can start.
 
         Yields a check that raises LeaseLost once another process has taken over. Raises AlreadyRunning if a driver
         lives.
@@ -422,10 +431,9 @@ class Control:
 
     @contextmanager
     def held_alone(self, *, patience_s: float = 0.0) -> Iterator[None]:
-        """Holds the lease of an object store during the context.
+        """Holds the lease of an object store during the context: only one process may write a table there.
 
-        In an object store a table has one writing process. Raises AlreadyRunning if another process still has the lease
-        after *patience_s*.
+        Raises AlreadyRunning if another process still has the lease after *patience_s*.
         """
         # On a disk several processes may write a table.
         if self._lease is None:
@@ -451,13 +459,13 @@ class Control:
         try:
             replace_unsynced(self.home / "heartbeat.json", whole_pages)
         except OSError:
-            # A full disk refuses a new file, so the beat is written over the last one, whose space it needs.
+            # A full disk refuses a new file, so the heartbeat is written over the last one, whose space it needs.
             if self._lease is not None:
                 raise
             _overwrite(self.home / "heartbeat.json", whole_pages)
 
     def heartbeat(self) -> Heartbeat | None:
-        """Returns the newest heartbeat; None before the first, and if it is damaged."""
+        """Returns the newest heartbeat, or None before the first, or if it is damaged."""
         beat = self._read_heartbeat()
         # On a full disk the driver overwrites the file in place, so half a beat is followed by a whole one.
         return self._read_heartbeat() if beat is None and self._lease is None else beat
@@ -466,7 +474,7 @@ class Control:
         return read(self.home, "heartbeat.json", partial(parsed, Heartbeat))
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
-        """Asks the driver to finish its batch and end, once."""
+        """Asks the driver to finish its batch and end. A request that is already there stays."""
         own_folder(self.home)
         if not self.drain_requested():
             replace(self.home / "drain.json", json.dumps({"by": by, "at_ms": now_ms}))
@@ -477,9 +485,9 @@ class Control:
         return self._answer("drain", (self.home / "drain.json").is_file)
 
     def drained_by(self) -> str | None:
-        """Returns who asked the driver to end; None without a request."""
+        """Returns who asked the driver to end, or None if nobody did."""
         by = read(self.home, "drain.json", lambda request: str(request["by"]))
-        # A request counts whatever its file says.
+        # A request counts even if its file is damaged.
         return "unknown: drain.json is damaged" if by is None and (self.home / "drain.json").is_file() else by
 
     def forget_drain(self) -> None:
@@ -488,42 +496,38 @@ class Control:
         self._spread_news()
 
     def accept_loss(self, loss: AcceptedLoss) -> None:
-        """Lets the driver skip *loss*, once.
+        """Permits the driver to skip the offsets of *loss*, once.
 
-        It skips only from the offset at which the stream was when the loss was accepted, or to the topic of that id.
+        This permits nothing once the stream is at another offset, or the topic has another id.
         """
         own_folder(self.home)
-        losses = [asdict(each) for each in (*self._losses(), loss)]
+        losses = [asdict(accepted) for accepted in (*self._losses(), loss)]
         replace(self.home / "loss.json", sealed(self.home, "loss.json", losses))
 
     def accepted_loss(self) -> dict[tuple[str, int, int | str], int]:
         """Returns the offsets at which the stream may continue.
 
-        Keys are the source, the partition, and the offset at which the stream is, or the id of a recreated topic.
+        A key is the source, the partition, and the offset that the stream would read next, or the id of a recreated
+        topic.
         """
         accepted: dict[tuple[str, int, int | str], int] = {}
         for loss in self._losses():
-            place = loss.topic_id or loss.from_offset
-            accepted[loss.source, loss.partition, place] = loss.until_offset
+            accepted[loss.source, loss.partition, loss.topic_id or loss.from_offset] = loss.until_offset
         return accepted
 
     def request_time_reset(self, reset: TimeReset) -> None:
         """Asks the driver to carry out *reset* with its next batch."""
         own_folder(self.home)
-        resets = [asdict(each) for each in (*self.time_resets(), reset)]
+        resets = [asdict(requested) for requested in (*self.time_resets(), reset)]
         replace(self.home / "time_resets.json", sealed(self.home, "time_resets.json", resets))
         # Without a driver the next one carries it out with its first batch.
         self._spread_news()
 
     def time_resets(self) -> list[TimeReset]:
-        """Returns all requested time resets, oldest first.
-
-        The stream's progress has the ones that are done.
-        """
+        """Returns all requested time resets, oldest first. The stream's progress knows which of them are done."""
 
         def ask() -> list[TimeReset]:
-            resets = unsealed(self.home, "time_resets.json", lambda all_: [parsed(TimeReset, each) for each in all_])
-            return resets or []
+            return unsealed(self.home, "time_resets.json", partial(_parsed_list, TimeReset)) or []
 
         return self._answer("time resets", ask)
 
@@ -538,10 +542,7 @@ class Control:
         self._spread_news()
 
     def reopenings(self) -> list[str]:
-        """Returns the ids of all requested reopenings, sorted.
-
-        The stream's progress has the ones that are done.
-        """
+        """Returns the ids of all requested reopenings, sorted. The stream's progress knows which of them are done."""
         paths = self._answer("reopenings", lambda: [*self.home.glob("reopen_*.json")])
         return sorted(path.stem.removeprefix("reopen_") for path in paths)
 
@@ -564,15 +565,15 @@ class Control:
         return reopening
 
     def reopening_written_down(self, id_: str) -> None:
-        """Allows to remove the request under *id_* once it is carried out.
+        """Notes that the late records of the request *id_* are recorded in `requeued`.
 
-        The caller has recorded the late records that the request names.
+        From then on the request may be removed once it is carried out.
         """
         replace(self.home / f"reopen_{id_}.written", "")
         self._spread_news()
 
     def remove_reopening(self, id_: str) -> bool:
-        """Removes the request *id_* if that is allowed; returns True if so."""
+        """Removes the request *id_* if its late records are recorded; returns True if it was removed."""
         written = self.home / f"reopen_{id_}.written"
         if not self._answer(written.name, written.is_file):
             return False
@@ -588,14 +589,14 @@ class Control:
         self._spread_news()
 
     def adopted_by(self, launch_id: str) -> str | None:
-        """Returns who adopted the driver of *launch_id* last, if it was adopted."""
+        """Returns the task that has adopted the driver of *launch_id* last, or None if it was never adopted."""
         adopted = self._answer("adoption", lambda: read(self.home, "adopted.json", _texts))
         return adopted.get("by") if adopted and adopted.get("launch_id") == launch_id else None
 
     def kill_for(self, launch_id: str, stream: str, *, by: str = "") -> None:
-        """Records that *by* kills *launch_id* because of *stream*.
+        """Records that *by* kills the process of *launch_id* because *stream*, another stream of the process, hangs.
 
-        *stream* is another stream of the same process, and hangs. Empty: the killed driver itself does.
+        *stream* is empty if the driver of *launch_id* itself hangs.
         """
         replace(self.home / "killed.json", json.dumps({"launch_id": launch_id, "stream": stream, "by": by}))
 
@@ -604,32 +605,26 @@ class Control:
         return self._killed(launch_id).get("by") or None
 
     def killed_for(self, launch_id: str) -> str | None:
-        """Returns the stream that hung when the process of *launch_id* was killed.
-
-        None: the process was not killed because of another stream.
-        """
+        """Returns the other stream because of which the process of *launch_id* was killed, or None without one."""
         return self._killed(launch_id).get("stream") or None
 
     def _killed(self, launch_id: str) -> dict[str, str]:
-        """Returns what `killed.json` says of *launch_id*; empty: nothing."""
+        """Returns what `killed.json` says of *launch_id*, or an empty dictionary if it says nothing."""
         killed = read(self.home, "killed.json", _texts) or {}
         return killed if killed.get("launch_id") == launch_id else {}
 
     def accept_record(self, record: AcceptedRecord) -> None:
-        """Lets the driver skip a present *record*, while the batch that has it is not decided."""
+        """Permits the driver to skip *record*, as long as the batch that has it is not decided."""
         own_folder(self.home)
-        records = [asdict(each) for each in (*self.accepted_records(), record)]
+        records = [asdict(accepted) for accepted in (*self.accepted_records(), record)]
         replace(self.home / "accepted_records.json", sealed(self.home, "accepted_records.json", records))
 
     def accepted_records(self) -> list[AcceptedRecord]:
-        """Returns all present records that a person gave up, also of batches that were decided since."""
-        records = unsealed(
-            self.home, "accepted_records.json", lambda all_: [parsed(AcceptedRecord, each) for each in all_]
-        )
-        return records or []
+        """Returns all records that may be skipped, also of batches that were decided since."""
+        return unsealed(self.home, "accepted_records.json", partial(_parsed_list, AcceptedRecord)) or []
 
     def failed_batch(self, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
-        """Returns the stored batch that drivers did not decide as *parse* reads it; None if there was none."""
+        """Returns the batch over which drivers failed, as *parse* reads it, or None if there is none."""
         return unsealed(self.home, "failed_batch.json", parse)
 
     def keep_failed_batch(self, now: Mapping[str, Any]) -> None:
@@ -637,7 +632,10 @@ class Control:
         replace(self.home / "failed_batch.json", sealed(self.home, "failed_batch.json", now))
 
     def meanings(self) -> dict[str, str]:
-        """Returns the stored meanings, empty before a driver of this version."""
+        """Returns what the topology file says about each thing that the stream keeps, as of the newest driver.
+
+        The keys are those of `OperatorStep.meaning`. The result is empty before the first driver.
+        """
         return unsealed(self.home, "meanings.json", _texts) or {}
 
     def keep_meanings(self, now: Mapping[str, str]) -> None:
@@ -645,50 +643,48 @@ class Control:
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", {**self.meanings(), **now}))
 
     def sources(self) -> list[ListedSource]:
-        """Returns the sources of the stream in the order of its checkpoint; empty before its first driver."""
-        listed = unsealed(self.home, SOURCES, lambda all_: [parsed(ListedSource, each) for each in all_])
-        return listed or []
+        """Returns the sources of the stream in the order of its checkpoint, none before the first driver."""
+        return unsealed(self.home, SOURCES, partial(_parsed_list, ListedSource)) or []
 
     def keep_sources(self, now: Sequence[ListedSource]) -> None:
         """Stores the sources *now* in place of the earlier ones."""
-        replace(self.home / SOURCES, sealed(self.home, SOURCES, [asdict(each) for each in now]))
+        replace(self.home / SOURCES, sealed(self.home, SOURCES, [asdict(source) for source in now]))
 
     def source_changes(self) -> list[TopologyChange]:
         """Returns the changes of sources that the newest batch may not have recorded, oldest first."""
-        all_ = read(self.home, SOURCE_CHANGES, lambda all_: [parsed(TopologyChange, each) for each in all_])
-        return all_ or []
+        return read(self.home, SOURCE_CHANGES, partial(_parsed_list, TopologyChange)) or []
 
     def keep_source_changes(self, now: Sequence[TopologyChange]) -> None:
         """Stores the changes *now* in place of the earlier ones."""
-        replace(self.home / SOURCE_CHANGES, json.dumps([asdict(each) for each in now]))
+        replace(self.home / SOURCE_CHANGES, json.dumps([asdict(change) for change in now]))
 
     def begun(self) -> list[TopologyChange]:
         """Returns the operators that began anew, oldest first."""
-        all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(TopologyChange, each) for each in all_])
-        return all_ or []
+        return unsealed(self.home, "begun.json", partial(_parsed_list, TopologyChange)) or []
 
     def begun_behind(self, batch_id: int) -> set[str]:
         """Returns the operators that began anew and that no batch up to *batch_id* has run since."""
-        return {each.name for each in self.begun() if each.begins_behind(batch_id)}
+        return {operator.name for operator in self.begun() if operator.begins_behind(batch_id)}
 
     def begin_anew(self, operators: Iterable[TopologyChange], now: Mapping[str, str] | None = None) -> None:
-        """Lets *operators* begin, each behind its batch.
+        """Records that *operators* begin anew, each after its batch.
 
-        Their meanings become *now*. None leaves the stored meanings as they are.
+        *now* replaces the stored meanings, unless it is None.
         """
-        # What was interrupted is done again, and then no longer knows the former meaning: the first line stays.
-        before, of_now = self.begun(), [*operators]
-        reached = min((each.after for each in of_now), default=-1)
-        once = {(each.name, each.after): each for each in [*of_now, *before] if each.after >= reached}
-        begun = [*once.values()]
+        # An interrupted call is repeated, and then no longer knows the former meaning: so its first record stays.
+        before, new = self.begun(), [*operators]
+        first_after = min((operator.after for operator in new), default=-1)
+        by_name = {(each.name, each.after): each for each in [*new, *before] if each.after >= first_after}
+        begun = [*by_name.values()]
         if begun != before:
-            replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
+            records = [asdict(operator) for operator in begun]
+            replace(self.home / "begun.json", sealed(self.home, "begun.json", records))
         if now is None:
             return
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", dict(now)))
 
     def lineage_sent(self) -> dict[str, Any] | None:
-        """Returns the last event that was sent to OpenLineage; None: none was."""
+        """Returns the last event that was sent to OpenLineage, or None before the first."""
         return read(self.home, "lineage.json", _object)
 
     def keep_lineage_sent(self, event: Mapping[str, Any]) -> None:
@@ -710,11 +706,11 @@ class Control:
             os.close(lock)
 
     def _claimed(self) -> int:
-        """Claims the epoch after the newest one, against other hosts, too."""
+        """Claims the epoch after the newest one, and returns it. A claim excludes drivers on other hosts, too."""
         claims = self._claims()
         # A driver that died after its claim has not written its epoch to the file `epoch`.
         epoch = max([self._written_epoch(), *claims]) + 1
-        # The lock of another host may not be visible here; an exclusive create is, on NFS too.
+        # A lock that another host holds may not be visible here. But a file can be created only once, on NFS, too.
         msg = f"{self.home}: another driver of this stream has just taken epoch {epoch}; wait for it, or drain it"
         try:
             (self.home / f"epoch.claim.{epoch}").touch(exist_ok=False)
@@ -735,7 +731,7 @@ class Control:
         """Refuses to take over from a driver that may still write.
 
         Args:
-            now_ms: the clock (epoch ms); None: a take-over is not wanted.
+            now_ms: the clock (epoch ms), or None if a take-over is not wanted.
             silent_after_ms: age of the newest heartbeat from which a driver may be taken over.
             by: the holder of the lock, for the message.
 
@@ -761,7 +757,7 @@ class Control:
         except LeaseHeld as held:
             msg = f"{self.home}: {held}, and only one process writes these tables; drain it, or wait for its end"
             raise AlreadyRunning(msg) from None
-        # Before anything is written: an earlier driver that wakes up sees it, and stops.
+        # An earlier driver that wakes up has to see this before the new one writes anything.
         self._spread_news()
         return epoch
 
@@ -785,7 +781,11 @@ class Control:
         return lock
 
     def _losses(self) -> list[AcceptedLoss]:
-        return unsealed(self.home, "loss.json", lambda all_: [parsed(AcceptedLoss, each) for each in all_]) or []
+        return unsealed(self.home, "loss.json", partial(_parsed_list, AcceptedLoss)) or []
+
+
+def _parsed_list(cls: type[T], items: Iterable[Mapping[str, Any]]) -> list[T]:
+    return [parsed(cls, item) for item in items]
 
 
 def _texts(content: Mapping[str, Any]) -> dict[str, str]:

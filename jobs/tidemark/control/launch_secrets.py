@@ -1,7 +1,7 @@
-"""Leaves secrets for a driver in a private file.
+"""Hands secrets to a driver in a file that only its user may read.
 
-Only its user may read the file. A launcher writes it into the stream's control folder; the driver reads and
-removes it when it starts.
+Whoever launches a driver writes the file into the stream's control folder. The driver reads it when it starts, and
+removes it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ def name_of(launch_id: str) -> str:
 
 
 def leave(home: Path, launch_id: str, secrets: Mapping[str, str]) -> Path:
-    """Writes *secrets* for the driver of *launch_id* into *home*.
-
-    Files that drivers before it have not removed are removed.
-    """
+    """Writes *secrets* for the driver of *launch_id* into *home*, and removes what earlier drivers have left there."""
     own_folder(home)
     forget(home)
     file = home / name_of(launch_id)
@@ -34,6 +31,6 @@ def leave(home: Path, launch_id: str, secrets: Mapping[str, str]) -> Path:
 
 
 def forget(home: Path) -> None:
-    """Removes all such files in *home*."""
+    """Removes all files with secrets in *home*."""
     for file in home.glob(f"{_PREFIX}*.json"):
         file.unlink(missing_ok=True)

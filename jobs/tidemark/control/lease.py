@@ -1,11 +1,11 @@
-"""Leases a warehouse's tables in an object store to one writer.
+"""Leases the tables of a warehouse in an object store to one writer.
 
-Purpose: no lock of an object store shows if a writer lives. Of all processes on all hosts one writes; one that was
-taken for dead, and wakes up, writes nothing more.
-How it works: `epochs/<number>` in a control folder can be made only once, so each epoch has one holder, and only the
-newest may write. It has the lease as long as it gives signs of life: a driver by its heartbeat, others by writing their
-epoch again. A process that wants the lease of a silent holder waits until that one has been silent for long.
-Between the look at the newest epoch and the write that follows lies an instant. If two processes write then, the
+Purpose: an object store has no locks that end with their process. Yet of all processes on all hosts only one may write,
+and one that was taken for dead, and wakes up, must write nothing more.
+How it works: the object `epochs/<number>` in a control folder can be made only once, so each epoch has one holder, and
+only the newest holder may write. It has the lease as long as it gives signs of life: a driver by its heartbeat, other
+processes by writing their epoch again. Whoever wants the lease of a silent holder waits until it has been silent for
+long. There is an instant between reading the newest epoch and the write that follows. If two processes write in it, the
 journal and the log of each Delta table refuse the second write: both are written with `If-None-Match: *`.
 Clock: epoch ms UTC of each host. The clocks may differ by much less than SILENT_AFTER_MS.
 """
@@ -38,7 +38,7 @@ class LeaseHeld(Exception):
 class Lease:
     """Takes and gives back the lease of the control folder *home*.
 
-    *last_beat* returns the epoch and the time (epoch ms) of the newest heartbeat there; None without one.
+    *last_beat* returns the epoch and the time (epoch ms) of the newest heartbeat there, or None without one.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Lease:
         self._epochs, self._last_beat, self._clock, self._sleep_s = home / "epochs", last_beat, clock, sleep_s
 
     def acquire(self, silent_after_ms: int) -> int:
-        """Takes the lease; returns the epoch of the new holder.
+        """Takes the lease and returns its epoch.
 
-        It waits while the present holder may be dead, until that one gives a sign of life or has been silent for
-        *silent_after_ms*.
+        While it is not clear if the present holder lives, this waits until the holder gives a sign of life, or has been
+        silent for *silent_after_ms*.
 
         Raises:
             LeaseHeld: the present holder lives, or another process is taking the lease.
@@ -81,19 +81,16 @@ class Lease:
         return epoch
 
     def epoch(self) -> int:
-        """Returns the epoch of the newest holder; 0 before the first."""
+        """Returns the epoch of the newest holder, or 0 before the first."""
         return max(self._numbers(), default=0)
 
     def is_held(self, silent_after_ms: int) -> bool:
-        """Returns True if the newest holder still has the lease.
-
-        It has not released it, and has not been silent for *silent_after_ms*.
-        """
+        """Returns True if the newest holder has neither released the lease nor been silent for *silent_after_ms*."""
         return self._alive_ms(silent_after_ms) is not None
 
     @contextmanager
     def renewed(self, epoch: int) -> Iterator[None]:
-        """Gives signs of life for *epoch* during the context, then releases it."""
+        """Gives signs of life for *epoch* during the context, and then gives the lease back."""
         over = threading.Event()
 
         def run() -> None:
@@ -112,15 +109,15 @@ class Lease:
             self.release(epoch)
 
     def release(self, epoch: int) -> None:
-        """Gives the lease of *epoch* back: the next holder need not wait."""
+        """Gives the lease of *epoch* back, so that the next holder need not wait."""
         replace(self._path(epoch), self._sign(released=True))
 
     def _alive_ms(self, silent_after_ms: int) -> int | None:
-        """Returns the holder's last sign of life (epoch ms); None without."""
+        """Returns the last sign of life of the holder (epoch ms), or None if there is no holder any more."""
         epoch = self.epoch()
         if not epoch:
             return None
-        # A holder whose file is damaged is heard by its heartbeat alone, until it writes the file again.
+        # If the holder's file is damaged, only its heartbeat counts, until it writes the file again.
         at_ms, released = read(self._epochs, self._path(epoch).name, _at_and_released) or (0, False)
         beat = self._last_beat()
         heard_ms = max(at_ms, beat[1] if beat and beat[0] == epoch else 0)

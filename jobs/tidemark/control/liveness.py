@@ -1,6 +1,6 @@
-"""Gathers what a control folder tells about the driver of its stream.
+"""Gathers the evidence in a control folder for whether the driver of its stream lives.
 
-`tidemark.semantics.liveness` makes a word of it. Rows of the table `heartbeats` are added by `tidemark.facts`.
+`tidemark.semantics.liveness` judges it. `tidemark.facts` adds evidence from the table `heartbeats`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidemark.semantics.liveness import (
 
 
 def liveness_of(home: Path, at_ms: int) -> Liveness:
-    """Returns the word for the stream with the control folder *home* at *at_ms*, from that folder alone.
+    """Returns the state of the stream with the control folder *home* at *at_ms* (epoch ms), from that folder alone.
 
-    At *at_ms*, epoch ms, the newest heartbeat was there. Raises PermissionError for a user who may not read the folder.
+    The newest heartbeat must be of that time. Raises PermissionError for a user who may not read the folder.
     """
     control = Control(home)
     beat = control.heartbeat()
@@ -45,9 +45,10 @@ def sign_of(beat: Heartbeat) -> Sign:
 
 
 def completed(evidence: DriverEvidence, control: Control, at_ms: int) -> DriverEvidence:
-    """Returns *evidence* with the lease and a drain request of *control*, so far as they matter at *at_ms*.
+    """Returns *evidence* with the lease and a drain request in *control*, if they matter at *at_ms*.
 
-    In an object store each of these looks is a request. Raises PermissionError for a user who may not read the folder.
+    They are only looked up if they matter, because in an object store each costs a request. Raises PermissionError for
+    a user who may not read the folder.
     """
     newest = evidence.newest
     if newest is None or newest.reported not in REPORTED_ALIVE:

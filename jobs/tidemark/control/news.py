@@ -1,11 +1,11 @@
-"""Finds news for a driver by one request of an object store.
+"""Tells a driver with one request to an object store if there is anything new for it.
 
-Purpose: a driver checks before each write that it still has the lease, and reads requests between batches. On a disk
-that costs nothing; in an object store each answer is a request or two.
-How it works: a process that takes the lease, or asks for something, first writes that, and then puts a new text into
-the object `news` of the control folder. As long as `news` has the same text all answers stay as they were. It is read
-once in LOOKS_EVERY_S, by a clock that advances while a process is stopped. Answers older than ASKS_EVERY_S are asked
-for again in any case.
+Purpose: a driver checks before each write that it still has the lease, and looks for requests of people and tasks
+between batches. On a disk that costs nothing; in an object store each of these questions is a request or two.
+How it works: a process that takes the lease, or asks for something, writes that first, and then puts a new text into
+the object `news` of the control folder. As long as `news` has the same text, all earlier answers still hold. A driver
+reads `news` once in LOOKS_EVERY_S, by a clock that goes on while a process is suspended. Answers older than
+ASKS_EVERY_S are asked for again in any case.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemark.clock import since_boot_s
 from tidemark.storage.location import replace
 
 LOOKS_EVERY_S = 20.0
-"""Much less than the silence after which a driver loses its lease."""
+"""Time between two looks at `news`: much less than the silence after which a driver loses its lease."""
 ASKS_EVERY_S = 300.0
 """Longest age of an answer: a command that is killed may leave a request without news."""
 
@@ -32,15 +32,15 @@ class News:
     """Caches answers about the control folder *home* until there is news."""
 
     def __init__(self, home: Path) -> None:
-        self._place = home / "news"
+        self._path = home / "news"
         self._lock = RLock()
         self._answers: dict[str, Any] = {}
         self._newest: str | None = None
         self._looked_s = self._asked_s = float("-inf")
 
     def spread(self) -> None:
-        """Makes all drivers ask again; call it after the request is written."""
-        replace(self._place, uuid.uuid4().hex)
+        """Makes all drivers ask again. Call this after the request is written."""
+        replace(self._path, uuid.uuid4().hex)
         self.forget()
 
     def forget(self) -> None:
@@ -49,10 +49,7 @@ class News:
             self._looked_s = self._asked_s = float("-inf")
 
     def answer(self, name: str, ask: Callable[[], T]) -> T:
-        """Returns the last answer of *ask* under *name*.
-
-        *ask* is called again if there is news since.
-        """
+        """Returns the answer to the question *name*: the last one, or that of *ask* if there may be a new one."""
         with self._lock:
             now_s = since_boot_s()
             if now_s - self._looked_s >= LOOKS_EVERY_S:
@@ -68,7 +65,7 @@ class News:
 
     def _text(self) -> str | None:
         try:
-            return self._place.read_text(errors="replace")
+            return self._path.read_text(errors="replace")
         except FileNotFoundError:
             return None
 

@@ -1,4 +1,4 @@
-"""A process that outlives the call that started it.
+"""Launches, finds and stops processes that outlive the command that started them.
 
 Purpose: `tidemark up` starts servers and returns; `tidemark down`, another process, finds and stops them.
 
@@ -31,17 +31,14 @@ from tidemark.graph import inverted, reached
 
 POLL_S, LONGEST_POLL_S = 0.1, 2.0
 POLL_PART = 0.05
-"""The time between two polls, as a part of the wait.
+"""The time between two polls, as a share of the wait so far.
 
-A poll of tables or a request to Airflow costs much, and a long wait may last a little longer.
+A poll of tables or a request to Airflow is expensive, and a long wait may well last a little longer.
 """
 KILLED_WITHIN_S = 10.0
 TAIL_LINES = 20
 DEFERRED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-"""Signals that wait while a process is launched.
-
-So no process lives without its pid file.
-"""
+"""Signals that are held back while a process is launched, so that no process lives without its pid file."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +70,18 @@ class _Stat(NamedTuple):
 
 
 def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, str]) -> Process:
-    """Starts *command* in its own session, or returns the one that runs.
+    """Starts *command* in a new session, or returns the process *name* if it is running.
 
-    It has exactly the environment *env*. Its output is appended to `<home>/<name>.log`. Processes that a dead leader of
-    this name left behind are stopped first. A process that is up need not be ready: see `wait_until`.
+    The process gets exactly the environment *env*, and its output is appended to `<home>/<name>.log`. If an earlier
+    process of this name has died, processes that it left behind are stopped first. The new process need not be ready
+    yet: see `wait_until`.
 
     Raises:
         InvalidArgument: the program cannot be found.
     """
     if (running := find(home, name)) is not None:
         return running
-    # What a dead leader left behind may hold its port or its lock.
+    # Processes that a dead leader left behind may still hold its port or its lock.
     stop(home, name)
     program = shutil.which(command[0], path=env.get("PATH", os.defpath))
     if program is None:
@@ -112,7 +110,7 @@ def find(home: Path, name: str) -> Process | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Returns True if that very process runs and is not a zombie."""
+    """Returns True if *process* itself runs, and not another one with its pid, and is not a zombie."""
     with contextlib.suppress(ChildProcessError):  # it was launched by another process, which reaps it
         os.waitpid(process.pid, os.WNOHANG)
     # A pid is given to another process after a while, and then has another start time.
@@ -126,12 +124,12 @@ def exists(pid: int) -> bool:
 
 
 def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
-    """Stops the process *name* and all that it started, and forgets it.
+    """Stops the process *name* and all processes that it started, by SIGTERM, and by SIGKILL after *grace_s* seconds.
 
-    It sends SIGTERM first, SIGKILL after *grace_s* seconds. Without such a process it does nothing.
+    Without such a process nothing is done.
 
     Raises:
-        TidemarkError: a process survives even that.
+        TidemarkError: a process survives SIGKILL.
     """
     process = _recorded_process(home, name)
     if process is None:
@@ -160,15 +158,15 @@ def wait_until(
     """Returns as soon as *condition* holds.
 
     Args:
-        condition: is polled, less often the longer the wait.
-        what: its name in the error.
-        timeout_s: most time to wait.
-        by: processes that are to make it hold.
+        condition: is polled, the less often the longer the wait.
+        what: what is waited for, for the error.
+        timeout_s: the longest wait.
+        by: the processes whose work is awaited.
         poll_s: the shortest time between two polls.
 
     Raises:
-        TidemarkError: after *timeout_s*, or soon after one of the processes has died. The message ends with the tail of
-            that one's log, or else of the first one's.
+        TidemarkError: the condition does not hold after *timeout_s*, or one of the processes has died. The message ends
+            with the tail of the log of this process, or of the first one.
     """
     begun = time.monotonic()
     while not condition():
@@ -214,9 +212,9 @@ def _recorded_process(home: Path, name: str) -> Process | None:
 
 
 def _end(process: Process, members: set[_Member], number: signal.Signals, within_s: float) -> set[_Member]:
-    """Signals *process*, its family and other *members* once each.
+    """Sends the signal *number* once to *process*, to its family and to other *members*.
 
-    It sends *number*, and returns those that live after *within_s*.
+    Returns those that still live after *within_s*.
     """
     deadline = time.monotonic() + within_s
     signalled: set[_Member] = set()
@@ -233,10 +231,7 @@ def _end(process: Process, members: set[_Member], number: signal.Signals, within
 
 
 def _family(process: Process) -> set[_Member]:
-    """Returns the session of *process* and its descendants.
-
-    They are found even after it died.
-    """
+    """Returns the processes in the session of *process* and their descendants, even if *process* itself has died."""
     stats = _stats()
     leader = stats.get(process.pid)
     # The pid belongs to another process now.

@@ -1,10 +1,10 @@
 """Lets one process do the work of several processes of a host.
 
-Purpose: the imports for such work cost more than the work.
-How it works: a process puts its work, pickled, into a folder of its user, and waits for the folder's lock. The process
-that gets the lock does its own work and then all work that waits there, and leaves an answer for each. The others find
-their answers when they get the lock in turn. If there is no answer, because that process died or could not read the
-work, they do it themselves.
+Purpose: the imports that the work needs cost more than the work itself.
+How it works: each process puts its work, pickled, into a folder of its user, and waits for the folder's lock. The first
+that gets the lock does its own work and then all work that waits there, and leaves an answer for each. The other
+processes find their answers when they get the lock in turn. If there is no answer, because the working process has died
+or could not read the work, they do the work themselves.
 Known limitation: a process stops waiting after PATIENCE_S, so longer work may be done twice.
 """
 
@@ -32,7 +32,7 @@ WORK, ANSWER = ".work", ".answer"
 
 
 class WorkFailed(TidemarkError):
-    """Raised when work failed in another process; has that one's traceback."""
+    """Raised when work failed in another process; the message is the traceback there."""
 
 
 def _proxy(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -56,10 +56,10 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
     Raises:
         WorkFailed: another process did the work, and it failed. The error of *work* is raised if this process did it.
     """
-    own = folder / f"{os.getpid()}-{uuid.uuid4().hex}{WORK}"
-    answer = own.with_suffix(ANSWER)
+    request = folder / f"{os.getpid()}-{uuid.uuid4().hex}{WORK}"
+    answer = request.with_suffix(ANSWER)
     try:
-        _ask(work, own)
+        _ask(work, request)
     except (ForeignOwner, OSError) as error:
         log.warning("%s; this process does its work alone", error)
         work()
@@ -67,41 +67,38 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
     try:
         with locked(folder / "lock", within_s=patience_s):
             if not answer.exists():
-                own.unlink(missing_ok=True)
+                request.unlink(missing_ok=True)
                 _do_all(work, folder)
                 return
         if failure := answer.read_text(encoding="utf-8"):
             raise WorkFailed(failure)
     except LockHeld as error:
         log.warning("%s; this process does its work beside that one", error)
-        own.unlink(missing_ok=True)
+        request.unlink(missing_ok=True)
         work()
     finally:
-        for file in (own, answer):
+        for file in (request, answer):
             file.unlink(missing_ok=True)
 
 
-def _ask(work: Callable[[], None], own: Path) -> None:
-    """Writes *work* to the file *own*.
-
-    Raises ForeignOwner if another user may have made its folder.
-    """
-    # What lies in the folder is unpickled, so another user must not choose it.
-    if own.parent.is_symlink():
-        msg = f"{own.parent} must be a folder, and is a symbolic link"
+def _ask(work: Callable[[], None], request: Path) -> None:
+    """Writes *work* to the file *request*; raises ForeignOwner if another user may have made its folder."""
+    # The files in the folder are unpickled, so no other user may put one there.
+    if request.parent.is_symlink():
+        msg = f"{request.parent} must be a folder, and is a symbolic link"
         raise ForeignOwner(msg)
-    own_folder(own.parent)
-    put_once(own, pickle.dumps(work))
+    own_folder(request.parent)
+    put_once(request, pickle.dumps(work))
 
 
-def _do_all(own: Callable[[], None], folder: Path) -> None:
-    """Does *own* and all work that waits in *folder*."""
-    failure = _failure(own)
-    # Others may ask as long as this process has the lock.
+def _do_all(work: Callable[[], None], folder: Path) -> None:
+    """Does *work* and all work of other processes that waits in *folder*."""
+    failure = _failure(work)
+    # Other processes may ask as long as this one has the lock.
     while waiting := [*folder.glob(f"*{WORK}")]:
         for file in waiting:
             _do_waiting(file)
-    # The failures of others are in their answers; this process raises its own alone.
+    # The failures of other processes are in their answers; this process raises only its own.
     if failure is not None:
         raise failure
 

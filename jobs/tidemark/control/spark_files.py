@@ -1,6 +1,6 @@
 """Makes private folders for Spark's files on a driver's host.
 
-By default Spark makes folders in /tmp that every user may read. They have records: shuffled, cached or spilled rows.
+By default Spark makes folders in /tmp that every user may read, and writes records there: shuffled, cached or spilled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FOLDER = "spark"
 
 
 def with_spark_folder(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns *environ* with a new folder in *home* for Spark.
+    """Returns *environ* with a new folder in *home* for Spark's files.
 
-    Files of an earlier process of *home* are removed; it must have ended. A folder that *environ* names is kept, for
-    example one on a local disk, if *home* is on a network file system.
+    Files of an earlier process of *home*, which must have ended, are removed. If *environ* names a folder already, for
+    example one on a local disk because *home* is on a network file system, that one is kept.
     """
     # Spark takes a comma for the end of a path.
     if environ.get(LOCAL_DIRS) or isinstance(home, ObjectPath) or "," in str(home):

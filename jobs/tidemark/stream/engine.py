@@ -1,7 +1,4 @@
-"""Runs a stream's batches: recover, decide, write to the journal, carry out.
-
-No other module knows the order of these steps.
-"""
+"""Runs the batches of a stream: recover, decide, write to the journal, carry out. Only this module knows the order."""
 
 from __future__ import annotations
 
@@ -45,25 +42,25 @@ from tidemark.stream.write.flushing import Flusher
 log = logging.getLogger("tidemark.stream")
 
 Applied = Callable[[StreamProgress, int], StreamProgress]
-"""Returns the progress with a person's request applied; takes the batch's number."""
+"""Returns the progress with the requests of people applied (set time back, reopen windows) for a batch number."""
 FileSizes = Mapping[str, Mapping[str, int]]
 """By source and name of a file, its bytes."""
 Read = Callable[[StreamProgress], tuple[Collect, Executors | None]]
-"""Reads a batch with the numbers that the progress has for partitions."""
+"""Returns the readers of a batch, in which partitions have the numbers that the progress gives them."""
 ReadPart = Callable[[BatchPart], tuple[Collect, Executors | None]]
-"""Reads a part of a batch: into the driver, or on executors."""
+"""Returns the readers of a part of a batch: one that reads into the driver, and one that works on executors."""
 
 
 class Engine:
     """Runs the batches of *stream*.
 
-    Purpose: it is the whole function that `foreachBatch` calls.
+    Purpose: Spark's `foreachBatch` calls `process`, which does everything that belongs to a batch.
 
-    How it works: a batch that is in the journal is carried out again. Any other batch is decided, written to the
-    journal and carried out; only then does the state in memory change. Facts follow with `flush`, which a timer may
-    call, too. The first batch that needs the state in memory loads it from files and the journal. With *shards*,
-    executors keep the states. A batch that was planned too large runs in parts; each part is a batch with its own
-    number.
+    How it works: a batch that is in the journal already is carried out again. Any other batch is decided, written to
+    the journal and carried out; only then does the state in memory change. Facts (measurements and proofs) follow with
+    `flush`, which a timer may call, too. The first batch that needs the state in memory loads it from files and the
+    journal. With *shards*, executors keep the states. A batch that was planned too large runs in parts; each part is a
+    batch with its own number.
 
     Known limitation: a crash between a record's arrival in a Kafka sink and the end of the batch sends it twice.
 
@@ -71,8 +68,8 @@ class Engine:
         progress: how far the stream has come; None before the first batch.
         batch_started_at_ms: the clock at which the current batch began; None between batches.
         load: how much work there was in the last batches, as columns of `heartbeats`.
-        due_at_ms: the decision time at which the next batch is due without new input. None: never. The first batch is
-            due at once.
+        due_at_ms: the decision time at which the next batch is due even without new input; None if none will be. The
+            first batch is due at once.
     """
 
     def __init__(
@@ -119,7 +116,7 @@ class Engine:
 
     @property
     def reached(self) -> tuple[int, dict[str, int]]:
-        """The last finished batch (-1: none), and its end per `source/partition`."""
+        """The last finished batch, or -1 before the first, and its end per `source/partition`."""
         if self.progress is None:
             return -1, {}
         offsets: dict[str, int] = {}
@@ -152,17 +149,17 @@ class Engine:
             collect: reads the rows of the batch.
             ends: the offsets, per topic and partition, up to which Spark reads.
             executors: work on batches in shards.
-            planned_at_ms: the time as of which the batch is decided, epoch ms. It must be the same when the batch is
-                run again. None: the clock.
-            excluded_boot_ms: a look after that of the batch before, which found nothing (boot clock). None: there was
-                none, or it is not known.
+            planned_at_ms: the time as of which the batch is decided, epoch ms, or None for the clock. It must be the
+                same when the batch is run again.
+            excluded_boot_ms: when the driver looked for records after the batch before and found none, by the boot
+                clock; None if there was no such look, or it is not known.
             versions: per id of a Delta table, the version before which the table is read.
             files: by source and name, the bytes of files that the batch reads, or that have grown.
-            read: reads the batch of a stream with a source over several topics, in place of *collect* and *executors*,
-                once its partitions have numbers. None: they have them.
-            read_part: reads the parts of a batch that is too large. None: the batch is not cut.
-            passed_over: records to skip, by topic and Kafka's numbers; the batch is then read in parts, even if the
-                mapping is empty. None: it is read as planned.
+            read: reads a batch with sources of several topics, once their partitions have numbers; it replaces
+                *collect* and *executors*. None if the partitions have numbers already.
+            read_part: reads the parts of a batch that is too large. If it is None, the batch is not cut.
+            passed_over: records to skip, by topic, partition and offset. If it is given, even empty, the batch is
+                read in parts; if it is None, as planned.
         """
         is_first = self.progress is None
         if self.progress is None:
@@ -177,7 +174,7 @@ class Engine:
             ends = self._with_numbers(ends, is_first=is_first)
             passed_over = passed_over and number_records(sub, passed_over, self.progress)
             collect, executors = read(self.progress) if read else (collect, executors)
-        # A recreated topic ends the driver, so a loss of one is accepted before the first batch of the next driver.
+        # A recreated topic ends the driver. So an accepted loss of one matters only in the first batch of a driver.
         was = reader.from_accepted(sub.outside_sources, self.progress, ends) if is_first else self.progress
         absent = reader.absent(multi_topic_sources(sub), was, ends)
         cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over, absent=absent)
@@ -191,7 +188,7 @@ class Engine:
             self._decide_part(part, batch_id, planned_at_ms, excluded_boot_ms, *read_first, read_part)
 
     def _with_numbers(self, ends: Ends, *, is_first: bool) -> Ends:
-        """Returns *ends* by input partition, and numbers those that are new."""
+        """Returns *ends* by input partition: of the sources that read several topics, new partitions get numbers."""
         assert self.progress is not None
         new = [
             source for source in multi_topic_sources(self._stream.sub) if not with_places(source, self.progress).places
@@ -209,19 +206,19 @@ class Engine:
         return ends
 
     def has_done(self, batch_id: int) -> bool:
-        """Returns True if Spark's batch *batch_id* was carried out before; False, too, before the first batch."""
+        """Returns True if it is known that Spark's batch *batch_id* was carried out before."""
         if self.progress is None:
             return False
         return batch_id < self.progress.planned_id or (batch_id == self.progress.planned_id and not self._goes_on)
 
     def settle(self) -> None:
-        """Merges all rows into tables with current rows, when the driver ends."""
+        """Merges all rows into the tables with the current row of each key, when the driver ends."""
         self._refresh(self.progress, at_once=True)
 
     def _refresh(self, progress: StreamProgress | None, *, at_once: bool = False) -> None:
-        """Merges tables with current rows up to the batch of *progress*.
+        """Merges rows up to the batch of *progress* into the tables with the current row of each key.
 
-        Merges those that are due, or all of them *at_once*.
+        Only tables that are due are merged, or all of them *at_once*.
         """
         if progress is not None and progress.batch_id >= 0:
             self._committing.refresh(progress, at_once=at_once)
@@ -241,20 +238,20 @@ class Engine:
         Args:
             part: the part to read.
             batch_id: Spark's number of the planned batch.
-            planned_at_ms: the time as of which the part is decided, epoch ms. None: the clock.
-            excluded_boot_ms: as that of `process`.
+            planned_at_ms: the time as of which the part is decided, epoch ms, or None for the clock.
+            excluded_boot_ms: as for `process`.
             versions: per id of a Delta table, the version before which the table is read.
             files: by source and name, the bytes of files that are read.
             read_part: reads the part.
         """
         was = self.progress
         assert was is not None
-        # Every further part moves the stream's own numbers one more ahead of Spark's.
+        # The stream numbers each part as a batch, so with each further part its numbers are one more ahead of Spark's.
         if was.planned_id == batch_id:
             was = replace(was, ahead=was.ahead + 1)
         log.warning("processing batch %s in parts: this part reads %s", batch_id, dict(part.ranges))
         batch = self._batch(batch_id + was.ahead, part.ends, versions, files, planned_at_ms)
-        # A later part may read as soon as the one before it has ended, which its records had waited for.
+        # The records of a later part waited for the part before it, so they are looked at when that one has ended.
         looked_at_ms = planned_at_ms if part.is_first else None
         batch = self._looked(replace(batch, is_last=part.is_last), looked_at_ms, excluded_boot_ms)
         self._decide(batch, was, *read_part(part))
@@ -277,7 +274,13 @@ class Engine:
         )
 
     def _looked(self, batch: MicroBatch, planned_at_ms: int | None, excluded_boot_ms: int | None) -> MicroBatch:
-        """Returns *batch* with the looks before it, by the boot clock. It looked at *planned_at_ms*; None: now."""
+        """Returns *batch* with the instants, by the boot clock, at which the driver looked for records.
+
+        Args:
+            batch: the batch.
+            planned_at_ms: when the driver looked for the records of the batch, epoch ms; None for now.
+            excluded_boot_ms: when it had looked before that, and not found them; None if that is not known.
+        """
         age_ms = 0 if planned_at_ms is None else batch.started_at_ms - planned_at_ms
         looked_boot_ms, before_ms = batch.started_boot_ms - age_ms, self._looked_boot_ms
         if excluded_boot_ms is None or (before_ms is not None and before_ms > excluded_boot_ms):
@@ -295,7 +298,7 @@ class Engine:
             executors: work on it if states are in shards.
         """
         self._timeline.work_on(batch.batch_id)
-        # What is decided must be written, so tables are asked before.
+        # A decided batch must be written. So whether tables can be written is asked before.
         self._tables.look()
         self._joined.look()
         batch = replace(batch, constraints=self._constraints(), refused=self._committing.refused)
@@ -328,10 +331,10 @@ class Engine:
             self._timeline.begin(SegmentOwner.ENGINE)
             # If committing fails, memory is still as the last committed batch left it.
             if decision.moves is not None:
-                self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
+                self._steps.apply(decision.moves, watermark_ms=decision.progress.watermark_ms)
                 self._state.advance(self._steps.memory, states[0], batch.batch_id)
             if self._runs != (runs := [state.runs for state in states]):
-                # Only now is the entry durable that no longer names the old runs.
+                # Only now there is a durable entry that does not name the old runs any more.
                 remove_unnamed(self._stream.control, states, check_lease=self._fence.check_lease)
                 self._runs = runs
             self.progress, self._goes_on = decision.progress, not batch.is_last
@@ -339,16 +342,16 @@ class Engine:
             self.load = {**self.load, **self._backlog(entry), "state_bytes": state_bytes}
         else:
             self._timeline.changed_nothing()
-        # A reader of an interval that is complete finds all of its rows.
+        # If the batch completes an interval, all rows are merged: its readers must find all of them.
         self._refresh(self.progress, at_once=decision is not None and COMPLETENESS.name in decision.entry.tables)
         due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
         due_times_ms = (due_at_ms, self._committing.refresh_at_ms)
         self.due_at_ms = min(present(due_times_ms), default=None)
         ended_at_ms = self._fence.clock()
-        own = {"last_batch_ms": ended_at_ms - batch.started_at_ms, "ambiguous_keys": self._joined.ambiguous_keys}
-        self.load = {**self.load, **own}
+        last_batch_ms = ended_at_ms - batch.started_at_ms
+        self.load = {**self.load, "last_batch_ms": last_batch_ms, "ambiguous_keys": self._joined.ambiguous_keys}
         self.batch_started_at_ms = None
-        # After the batch's own work, so that a flush delays no result.
+        # A flush comes after all other work of the batch, so that it delays no result.
         self._timeline.begin(SegmentOwner.TARGET, FACTS)
         self._flushing.flush_if_due(ended_at_ms)
         self._timeline.begin(SegmentOwner.ENGINE)
@@ -357,12 +360,12 @@ class Engine:
         """Returns the constraints of the tables of sinks that have some."""
         tables = {sink.name: self._stream.home / sink.table for sink in self._stream.sub.sinks if sink.table}
         constraints = {name: self._tables.constraints(path) for name, path in tables.items()}
-        return {name: each for name, each in constraints.items() if each}
+        return {name: conditions for name, conditions in constraints.items() if conditions}
 
     def _backlog(self, entry: Entry) -> dict[str, int | float | None]:
-        """Returns columns of `heartbeats` about records that a batch left unread.
+        """Returns the columns of `heartbeats` about records that the batch of *entry* left unread.
 
-        All are None if its *entry* has no latest offset: it reads no topic.
+        All are None if the stream reads no topic.
         """
         decision = entry.notes.decision
         parts = [part for part in decision.sources if part.seen.latest_offset is not None]
@@ -384,11 +387,7 @@ class Engine:
         }
 
     def _decide_in_driver(self, batch: MicroBatch, collect: Collect, was: StreamProgress) -> BatchDecision | None:
-        """Reads the rows of *batch* into the driver and decides them.
-
-        Returns:
-            None if the batch changes nothing.
-        """
+        """Reads the rows of *batch* into the driver and decides the batch; returns None if it changes nothing."""
         if not self._is_loaded:
             load_state(self._steps, self._stream, self._journal, self._state, was)
             self._is_loaded = True
@@ -402,16 +401,16 @@ class Engine:
         self._asked_at_ms = batch.read_at_ms
         try:
             intakes = self._decider.take_in(raw, batch, was)
-            # Operators have copies of what they need of a large batch. A batch that fails reads its rows again.
+            # Operators have copied what they need of a large batch. If the batch fails, its rows are read again.
             del raw
             return self._decider.decide(intakes, batch, was)
         except Exception as error:
-            # Without ends, progress goes by the rows, so a try with fewer rows is a shorter batch.
+            # Without ends, progress follows from the rows, so that a try with fewer rows is a shorter batch.
             blame(error, collect, lambda rows: self._decider.decide_rows(rows, replace(batch, ends={}), was))
             raise
 
     def _with_state(self, decision: BatchDecision, was: StreamProgress) -> Entry:
-        """Returns the entry of *decision* with the changes to memory's state."""
+        """Returns the entry of *decision*, with the changed states and the files that have the others."""
         entry, moves = decision.entry, decision.moves
         if moves is None:
             return entry  # states in shards are in it already
@@ -419,10 +418,10 @@ class Engine:
         return replace(entry, tables={**entry.tables, **moved}, notes=entry.notes.with_states([runs]))
 
     def _recover(self, batch_id: int, executors: Executors | None) -> StreamProgress:
-        """Returns the progress of the journal's newest entry.
+        """Returns the progress after the newest entry of the journal, for a driver whose first batch is *batch_id*.
 
-        The entry is of the batch before *batch_id*, or of *batch_id* itself. It is carried out first if a driver was
-        killed before it was done.
+        The entry is that of the batch before *batch_id*, or of *batch_id* itself. If a driver was killed before it had
+        carried the entry out, that is done first.
 
         Raises:
             Contradiction: the journal is ahead of the checkpoint.
@@ -456,18 +455,18 @@ class Engine:
         return continued(progress, self._listed, self._stream.sub).without_operators(begun)
 
     def _done_at_ms(self, planned_id: int) -> int:
-        """Returns when Spark recorded the batch *planned_id* as done, epoch ms.
+        """Returns when Spark recorded the batch *planned_id* as done, epoch ms by the clock of the file system.
 
-        The time is by the file system's clock; by the driver's clock if the checkpoint no longer has the record.
+        If the checkpoint no longer has the record, the result is the driver's clock now.
         """
         at_ms = committed_at_ms(self._stream.control / "checkpoint", planned_id)
         return self._fence.clock() if at_ms is None else at_ms
 
 
 def load_state(steps: Steps, stream: Stream, journal: Journal, state: StateFiles, was: StreamProgress) -> None:
-    """Loads the state of *stream* after the progress *was* into the memory of *steps*, all shards together.
+    """Loads the state of *stream* after the progress *was*, of all shards, into the memory of *steps*.
 
-    *journal* is read, and *state*, which is written only where `tidemark begin` was interrupted.
+    The state is read from *journal* and the files *state*. Files are written only if `tidemark begin` was interrupted.
     """
     newest = journal.newest()
     if newest is None:

@@ -72,9 +72,9 @@ log = logging.getLogger("tidemark.stream")
 CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
 """Spark's error class for a checkpoint file that another writer made first."""
 DISTURBED_AT_MOST = 3
-"""Restarts of a query after such an error.
+"""How often a query is restarted after such an error.
 
-An older driver that wakes up commits a batch and plans another, so the error comes more than once.
+An older driver that wakes up commits a batch and plans another, so there is more than one error.
 """
 
 
@@ -86,8 +86,8 @@ class RunOptions(LaunchOptions):
         sub_topology: the name of the sub-topology to run.
         bootstrap: addresses of Kafka clusters by name.
         time: the record time to use.
-        secrets: JSON file with values of secrets of clusters, by their places; None: none.
-        rotate_after: the number of batches after which the query ends; None: it never does.
+        secrets: a JSON file with the values of secrets of clusters, by key of the settings; None without one.
+        rotate_after: the number of batches after which the query ends, or None if it goes on for ever.
         slow: operators, and the time that each sleeps in a batch (ms).
     """
 
@@ -151,14 +151,14 @@ def can_ask(sub: SubTopology) -> bool:
 
 
 def offsets_read(progress: StreamProgress | None) -> dict[str, dict[int, int]]:
-    """Returns up to where each partition was read, by source and partition."""
-    return {name: of.offsets_read for name, of in progress.inputs.items()} if progress else {}
+    """Returns the offset up to which each partition was read, by source and partition."""
+    return {name: source.offsets_read for name, source in progress.inputs.items()} if progress else {}
 
 
 def readers(rows: DataFrame, sub: SubTopology, schemas: SchemaStore) -> tuple[Collect, SparkExecutors]:
-    """Returns the readers of a batch's *rows*: the driver and executors.
+    """Returns two readers of the *rows* of a batch: a function that collects them, and executors that work on them.
 
-    *schemas* has those of registries.
+    *schemas* has the schemas of registries.
     """
     return lambda: collect(rows, sub.operators, schemas.resolve), SparkExecutors(rows, schemas.known)
 
@@ -172,23 +172,23 @@ def part_readers(
     check: Callable[[], None],
     part: BatchPart,
 ) -> tuple[Collect, Executors]:
-    """Returns the readers of *part* of a batch, as `readers` does.
+    """Returns the two readers of a *part* of a batch, as `readers` does.
 
     Args:
         rows: all rows of the batch.
         sub: the sub-topology.
         clusters: the Kafka clusters of its sources.
         schemas: the schemas of registries.
-        beyond_spark: reads the topics; None: Spark does.
+        beyond_spark: reads the topics in place of Spark, if it is given.
         check: raises if the driver must not go on with another part.
         part: the offsets to read, and the records to pass over.
     """
     check()
-    of_part = rows_of_part(rows, sub, clusters, part, topics_too=beyond_spark is None)
-    collect_rows, executors = readers(of_part, sub, schemas)
+    part_rows = rows_of_part(rows, sub, clusters, part, topics_too=beyond_spark is None)
+    collect_rows, executors = readers(part_rows, sub, schemas)
     if beyond_spark is not None:
         more = partial(beyond_spark.rows, sub.outside_sources, part)
-        collect_rows = partial(collect, of_part, sub.operators, schemas.resolve, more)
+        collect_rows = partial(collect, part_rows, sub.operators, schemas.resolve, more)
     if not part.passed_over:
         return collect_rows, executors if beyond_spark is None else DriverIntake(executors)
     skipped = passed_over_rows(sub.operators, part)
@@ -217,8 +217,8 @@ class StreamQuery:
         pulse: the heartbeat to report to.
         failed: the newest batch, with the failures of drivers before this one.
         session_of: starts or returns the Spark session.
-        secrets: values of secrets by their places.
-        disk: repeats writes, and says while the disk takes none.
+        secrets: the values of secrets, by key of the settings.
+        disk: repeats writes that a full disk refuses, and says so meanwhile.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class StreamQuery:
         self._clock_skew = ClockSkew(
             time_of(self._clusters), pulse.clock_offsets, topology.name, sub.name, host, wall_clock_ms
         )
-        # Streams without topics need it, too: an offset that is known at one end of a hop alone is of no use.
+        # Streams without topics measure their clock, too: between two streams both offsets have to be known.
         self._clock_skew.start()
         self._looks = ArrivalLooks(broker, pulse.timeline, self._inputs)
         self._engine: Engine = build_engine(
@@ -321,8 +321,8 @@ class StreamQuery:
         The query's own error is raised, not Spark's around it.
 
         Returns:
-            The final state, drained or rotated; None if the next query can run: brokers were silent and answer again,
-            or a joined table has other columns.
+            The final state, drained or rotated. None if another query should be started, because brokers were silent
+            and answer again, or because a joined table has other columns.
         """
         ticks = Ticks(self._spark, last_tick(self._checkpoint))
         sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
@@ -374,7 +374,7 @@ class StreamQuery:
             raise
         except Exception as error:
             return self._broker.explained(error, sources)
-        # The original is clearer than Spark's wrapper around it.
+        # The error that this process raised is clearer than Spark's error around it.
         first = self._errors[0]
         if isinstance(first, QueryEnded):
             raise first
@@ -383,13 +383,14 @@ class StreamQuery:
     def _query(self, rows: DataFrame, ticks: Ticks) -> None:
         """Runs the query over *rows* until an error ends it.
 
-        An error that this process raised is in `_errors`; without one it raises Spark's error, explained.
+        If this process raised the error, it is in `_errors`. Otherwise Spark's error is raised here, explained.
         """
         writing = (
             rows.writeStream.queryName(self._name)
-            .foreachBatch(self._each_batch)
+            .foreachBatch(self._run_batch)
             .option("checkpointLocation", str(self._checkpoint))
-            # Batches wait at their end (Waker.finish). Spark would begin them at multiples of a trigger.
+            # A batch waits at its end for the time of the next (Waker.finish). A trigger of Spark would start batches
+            # at multiples of its interval.
             .trigger(processingTime="0 milliseconds")
         )
         started = self._session_of.start(writing, plan_every_ms=self._stream.topology.trigger_ms)
@@ -398,7 +399,7 @@ class StreamQuery:
             self._engine,
             (self._schemas, self._watch),
             self._thread_id,
-            open_transactions=lambda: [row_of(each) for each in self._transactions.open],
+            open_transactions=lambda: [row_of(transaction) for transaction in self._transactions.open],
         )
         try:
             with self._waking.ticking(ticks.tick):
@@ -412,9 +413,9 @@ class StreamQuery:
             elif not self._errors:
                 raise self._source_tables.explained(error) from None
 
-    def _each_batch(self, rows: DataFrame, batch_id: int) -> None:
+    def _run_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Runs a batch, and keeps its error for `run`."""
-        # The JVM calls this in a thread of its own, which has no name of ours yet.
+        # The JVM calls this in another thread, whose name is not that of the stream yet.
         threading.current_thread().name = self._name
         try:
             plan = read_plan(self._checkpoint, batch_id)
@@ -480,7 +481,7 @@ class StreamQuery:
                         raise TopicsUnreadable from error
                 else:
                     return
-            # A batch that is read by its offsets is read in parts, even if it is one.
+            # Without Spark's reader a batch is read by its offsets, which is the way of parts, even if there is one.
             process(passed_over or {}, self._beyond_spark)
 
     def _passed_over(self) -> RecordsByTopic | None:

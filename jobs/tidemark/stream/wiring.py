@@ -69,9 +69,9 @@ def build_engine(
         fence: Guards, repeats, reports and times each write; its clock is that of *host*.
         reread: Reads the records that Spark passed over.
         host: The host of the driver.
-        clock_offsets: Gets estimates of the clocks of executors' hosts. None: nobody reads them.
+        clock_offsets: Gets estimates of the clocks of executors' hosts, unless it is None.
         queued: Measures how long the batch that began at an instant waited for other streams of the process.
-        timeline: Records what the driver does. None: nobody reads it.
+        timeline: Records what the driver does; None if nobody reads that.
         looks: Returns those at a source while batches worked, before an instant.
 
     Raises:

@@ -112,7 +112,7 @@ class StreamInMemory:
         seen, handed_on = None, dict[str, pl.DataFrame]()
         if decision is not None:
             assert decision.moves is not None  # only shards keep states elsewhere
-            self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
+            self._steps.apply(decision.moves, watermark_ms=decision.progress.watermark_ms)
             self._progress = decision.progress
             seen = SeenBatch(batch.decided_at_ms, self._watched.newest)
             for name in self._decider.for_tables.hops:

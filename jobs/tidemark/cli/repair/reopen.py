@@ -31,7 +31,7 @@ from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.batch_job import report_lock
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.tables import append, create
-from tidemark.stream.decide.reopenings import PLACE, forgotten
+from tidemark.stream.decide.reopenings import LATE_ID, forgotten
 from tidemark.stream.startup.unread import newest_progress
 
 REOPENED = "reopened"
@@ -98,7 +98,7 @@ def reopen_plan(options: argparse.Namespace, topology: Topology, layout: Layout,
         topology=topology.name,
         sub_topology=None,
         effect=_said(chosen, refused, "would be"),
-        state=[(each.operator, each.taken.select(*PLACE).rows()) for each in chosen],
+        state=[(each.operator, each.taken.select(*LATE_ID).rows()) for each in chosen],
         apply=apply,
         is_needed=any(each.taken.height for each in chosen),
     )
@@ -146,7 +146,7 @@ def _choose(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     """
     operator = topology.operators[name]
     assert operator.windows is not None
-    waiting = late.join(requested_places(topology, sub.name, layout), on=["operator", *PLACE], how="anti")
+    waiting = late.join(requested_places(topology, sub.name, layout), on=["operator", *LATE_ID], how="anti")
     waiting = waiting.join(_sent_places(topology, name, layout), on=["partition", "offset"], how="anti")
     progress = newest_progress(layout.control(topology.name, sub.name))
     forgotten_ms = forgotten(sub.windows(), progress)
@@ -196,7 +196,7 @@ def _request(topology: Topology, chosen: _LateRows, layout: Layout, clock: Clock
     # A process that is killed in between records it the next time.
     control = Control(layout.control(topology.name, chosen.sub.name))
     if chosen.taken.height:
-        late = tuple(chosen.taken.select(*PLACE).iter_rows())
+        late = tuple(chosen.taken.select(*LATE_ID).iter_rows())
         control.request_reopening(
             WindowReopening(id=uuid.uuid4().hex, operator=chosen.operator, late=late, at_ms=clock())
         )

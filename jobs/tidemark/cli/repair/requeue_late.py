@@ -14,7 +14,7 @@ from tidemark.model.project.connections import Cluster
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 from tidemark.semantics.dead_letters import DeadLetterKind
-from tidemark.stream.decide.reopenings import PLACE
+from tidemark.stream.decide.reopenings import LATE_ID
 from tidemark.stream.kafka.messages import messages_at
 
 REASON = "late"
@@ -58,7 +58,7 @@ def requested_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFra
     for id_ in control.reopenings():
         reopening = control.reopening(id_)
         rows += [(reopening.operator, *place) for place in reopening.late]
-    requested = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
+    requested = pl.DataFrame(rows, schema={"operator": pl.String(), **LATE_ID}, orient="row")
     return pl.concat([requested, reopened_places(topology, sub, layout)]).unique()
 
 
@@ -66,7 +66,7 @@ def reopened_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFram
     """Returns operator and place of late records in `requeued`."""
     rows = requeued_rows(layout, topology.name)
     rows = rows.filter(pl.col("late_batch").is_not_null(), pl.col("sub_topology") == sub)
-    return rows.select("partition", "offset", operator="source", batch_id="late_batch").select("operator", *PLACE)
+    return rows.select("partition", "offset", operator="source", batch_id="late_batch").select("operator", *LATE_ID)
 
 
 def source_of(topology: Topology, name: str) -> Source:

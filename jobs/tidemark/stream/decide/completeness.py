@@ -1,6 +1,6 @@
-"""Decides which intervals of tables a batch completes.
+"""Decides which intervals of tables a batch completes: no more results are expected for a complete interval.
 
-The rule is `semantics.completeness`; here are the paths of a table, and the rows of `completeness`.
+The rule is in `semantics.completeness`. This module knows the paths into a table, and makes the rows of `completeness`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class TablePaths:
     """A table whose intervals can be complete, and the paths into it.
 
     Attributes:
-        operator: the operator that has the table.
-        intervals: its intervals.
-        allowed_lateness_ms: the longest that an operator of the paths allows; 0 where none closes anything.
-        holding: operators of its sub-topology that hold results until an interval of decision time ends.
+        operator: the operator that writes the table.
+        intervals: the intervals of the table.
+        allowed_lateness_ms: the longest allowed lateness of the operators on the paths; 0 if none closes anything.
+        holding: the operators on the paths, of this sub-topology, that send results only periodically, and so may hold
+            results of an interval that the watermark has passed.
     """
 
     operator: str
@@ -42,12 +43,12 @@ class Completeness:
 
     def __init__(self, topology: Topology, sub: SubTopology) -> None:
         self._topology, self._sub = topology, sub
-        own = {operator.name for operator in sub.operators}
+        names = {operator.name for operator in sub.operators}
         self._tables: list[TablePaths] = []
         for operator in sub.operators:
             if operator.complete:
                 path = topology.path_into(operator.name)
-                holding = tuple(each.name for each in path if each.name in own and _holds(each))
+                holding = tuple(o.name for o in path if o.name in names and _is_periodic(o))
                 late_ms = topology.allowed_lateness_ms(operator.name)
                 self._tables.append(TablePaths(operator.name, operator.complete, late_ms, holding))
         self.intervals = {table.operator: table.intervals for table in self._tables}
@@ -83,8 +84,9 @@ class Completeness:
             )
             before = was.complete.get(table.operator)
             tables[table.operator], done = complete(table.intervals, before, counts.get(table.operator, {}), time)
-            for each in done:
-                rows.append(self._row(table, each, batch, now) | {"cause": self._cause(table, each, was, now)})
+            for completion in done:
+                cause = self._cause(table, completion, was, now)
+                rows.append(self._row(table, completion, batch, now) | {"cause": cause})
         return replace(now, complete=tables), rows
 
     def _row(self, table: TablePaths, done: Completion, batch: MicroBatch, now: StreamProgress) -> dict[str, Any]:
@@ -107,7 +109,7 @@ class Completeness:
         }
 
     def _cause(self, table: TablePaths, done: Completion, was: StreamProgress, now: StreamProgress) -> str | None:
-        """Returns why a complete interval got results; None if it did not."""
+        """Returns why an interval got results after it had been complete, or None if it did not."""
         if not done.is_reopened:
             return None
         if now.batch_id in was.reopened.values():
@@ -116,6 +118,5 @@ class Completeness:
         return "late_record" if reached_ms is not None and done.end_ms <= reached_ms else "time_reset"
 
 
-def _holds(operator: Operator) -> bool:
-    """Returns True if the watermark alone does not release its results."""
+def _is_periodic(operator: Operator) -> bool:
     return operator.emission is not None and operator.emission.strategy is Strategy.PERIODIC

@@ -61,12 +61,9 @@ from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 
 TIMES = "times_of_"
-"""Prefix of the entry's tables with record times of an operator.
-
-Only operators whose latency is written have one.
-"""
+"""Prefix of an entry's tables with the record times of an operator, if its latency is measured."""
 DISORDER = "disorder_of_"
-"""Prefix of the entry's tables with the number of records of a source per bucket of their lag."""
+"""Prefix of an entry's tables with the number of records of a source per bucket of their lag behind the watermark."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class BatchDecision:
     Attributes:
         entry: the journal entry.
         progress: the stream's progress after the batch.
-        moves: the changes to the states in memory, to be made after the commit. None: the states are in shards.
+        moves: the changes to the states in memory, to be made after the commit. None if the states are in shards.
         state_bytes: bytes of the states in shards.
     """
 
@@ -94,8 +91,8 @@ class Tally:
         counts: updates by outcome.
         windows: finished records per streaming window, by the window's start (epoch ms).
         skipped: suppressed updates per task.
-        intervals: of a table whose intervals can be complete: its records per interval, by the interval's start.
-        sample: of a source, the fields of some records.
+        intervals: for a table whose intervals can be complete, its records per interval, by the interval's start.
+        sample: for a source, the fields of some records.
         started_at_ms: when the operator began, epoch ms.
         finished_at_ms: when it had its result, epoch ms.
         queued_ms: how long it waited for a sibling branch before it began.
@@ -112,7 +109,7 @@ class Tally:
 
     @classmethod
     def of(cls, run: Run, *, window_ms: int, intervals: Intervals | None = None) -> Tally:
-        """Returns the tally of *run*."""
+        """Counts what *run* did; *intervals* are those of its table if they can be complete."""
         return cls(
             counts=dict(run.counts),
             windows=records_per_window(run.times, window_ms=window_ms),
@@ -126,7 +123,7 @@ class Tally:
 
     @property
     def notes(self) -> OperatorNotes:
-        """Returns the part of the tally that goes into the journal's notes."""
+        """The counts and clocks for the notes of the journal entry."""
         return OperatorNotes(
             started_at_ms=self.started_at_ms,
             finished_at_ms=self.finished_at_ms,
@@ -136,10 +133,7 @@ class Tally:
 
 
 class RunTables:
-    """Turns the runs of the operators of *sub* into rows of tables.
-
-    It knows which operators are measured.
-    """
+    """Turns what the operators of *sub* did in a batch into rows of tables, with times of those that are measured."""
 
     def __init__(self, topology: Topology, sub: SubTopology) -> None:
         self._same = {"topology": topology.name, "sub_topology": sub.name}
@@ -150,19 +144,19 @@ class RunTables:
         self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
     def tables(self, batch: MicroBatch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """Returns the rows of *runs* by name.
+        """Returns the rows of *runs* by their name in a journal entry.
 
-        They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
-        outputs of repartitions and sinks.
+        These are rows of the stream's tables of facts, the record times of measured operators, and the outputs of
+        repartitions and sinks. Tables of facts without rows are left out.
         """
-        parts_by_table: dict[str, list[pl.DataFrame]] = {}
+        frames_by_table: dict[str, list[pl.DataFrame]] = {}
         for run in runs.values():
             for name, rows in run.rows.items():
                 # Outputs of repartitions and sinks are in *runs* by the operator's name, and follow below.
                 if rows.height and table_of(name) in TABLES:
-                    parts_by_table.setdefault(name, []).append(rows)
+                    frames_by_table.setdefault(name, []).append(rows)
         # Operators differ in the columns that they fill; the rest is null.
-        all_rows = {name: pl.concat(parts, how="diagonal") for name, parts in parts_by_table.items()}
+        all_rows = {name: pl.concat(frames, how="diagonal") for name, frames in frames_by_table.items()}
         tables = {name: self.rows_of(TABLES[table_of(name)], rows, batch) for name, rows in all_rows.items()}
         tables |= {f"{DISORDER}{name}": run.disorder.to_arrow() for name, run in runs.items() if run.disorder.height}
         for name in self._measured:
@@ -175,22 +169,23 @@ class RunTables:
         return tables
 
     def rows_of(self, table: Table, rows: pl.DataFrame | list[dict[str, Any]], batch: MicroBatch) -> pa.Table:
-        """Returns *rows* of *table* with the columns of *batch*."""
+        """Returns *rows* of *table* with the columns that all rows of *batch* have in common."""
         same = {**self._same, "batch_id": batch.batch_id, "decided_at": batch.decided_at_ms}
         return rows_of(table, rows, **in_order_of(within(same, table.names), same))
 
     def mark(
         self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[ClosedWindow], *, seq: int
     ) -> pa.Table:
-        """Returns the mark that ends a hop's rows.
+        """Returns the row that ends the commit of a hop and tells its readers how far time has come: the mark.
 
-        It has no row if nothing changed.
+        The result has no row if nothing changed.
 
         Args:
             batch_id: number of the batch.
-            was: progress before it; a mark is written after a reset of time, too.
-            now: progress after it; its watermark and idleness are in the mark. What idle partitions have reached is
-                added to a mark that has other news: it matters to intervals that the new watermark completes.
+            was: progress before the batch. A mark is also written after a reset of time.
+            now: progress after the batch: the mark has its watermark and whether it is idle. A mark also says what
+                idle partitions have reached, for intervals that the new watermark completes, but this alone is no
+                reason to write one.
             closed: the streaming windows that the batch closes.
             seq: the mark's number among the hop's rows.
         """
@@ -198,10 +193,10 @@ class RunTables:
         idle_ms = idle_watermark_ms(omit(now.inputs, self._table_inputs)) if self._has_intervals else None
         time = {"watermark": now.watermark_ms, "idle": now.idle, "idle_watermark": 0 if idle_ms == NEVER else idle_ms}
         row = {"seq": seq, "partition": 0, "value": json.dumps(starts), **time}
-        # A reset is in *was* already, so the lower watermark alone would be no news.
+        # A reset of time is in *was* already, so the two watermarks do not differ.
         set_back = batch_id in was.resets.values()
         news = closed or set_back or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
-        # Without news it still is a table, to be joined with the hop's rows.
+        # Without news the result is an empty table, which is appended to the hop's rows all the same.
         return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
 
 
@@ -273,9 +268,9 @@ class Decider:
             table_marks: marks of time in the commits of Delta tables.
             clock: epoch ms.
             slow_ms: per operator how long it sleeps, ms.
-            timeline: records what the driver does. None: nobody reads it.
-            looks: those at sources while batches worked.
-            changes: those of the topology file, of which each is recorded by the first batch behind it.
+            timeline: records what the driver does; None if nobody reads that.
+            looks: returns when the driver asked for the end offsets of a source.
+            changes: changes of the topology file. Each is recorded by the first batch after it.
         """
         timeline = timeline or Timeline()
         topology, sub, control = stream.topology, stream.sub, Control(stream.control)
@@ -307,7 +302,7 @@ class Decider:
         """
         now = self.with_intakes(was, intakes, batch)
         records = sum(intake.run.counts["records_in"] for intake in intakes.values())
-        # A batch without news leaves no entry; Spark records it as done all the same.
+        # A batch that changes nothing leaves no journal entry; Spark records it as done all the same.
         if not self.is_news(was, now, batch, records):
             return None
         moves = Moves()
@@ -322,7 +317,7 @@ class Decider:
         taken_in = {name: intake.run.output.with_columns(intake.order) for name, intake in intakes.items()}
         for name, output in self.waits.with_row_numbers(taken_in, reads).items():
             runs_of_sources[name].output = output
-        waiting = {name: of_source.held for name, of_source in moves.waiting.items()}
+        waiting = {name: changes.held for name, changes in moves.waiting.items()}
         for name, held in self.waits.with_row_numbers(waiting, reads).items():
             moves.waiting[name] = replace(moves.waiting[name], held=held)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
@@ -333,8 +328,8 @@ class Decider:
         tables |= with_rows(SLOW_KEYS_OF, slow_keys) | with_rows(RESULTS_OF, results)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        passing = {name: of_source.records for name, of_source in reads.items()}
-        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join, passing), moves)
+        passing = {name: read.records for name, read in reads.items()}
+        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _append, passing), moves)
 
     def conclude(
         self,
@@ -354,11 +349,11 @@ class Decider:
             batch: the batch.
             was: progress before it.
             now: progress with what the batch read.
-            readings: per source, the partitions as read.
+            readings: by source and partition, what was read.
             tallies: counts and clocks by operator.
-            tables: rows by name.
-            last: per hop, the `seq` of the mark that ends it.
-            join: adds the mark to the rows of a hop.
+            tables: rows by their name in the entry.
+            last: per hop, the number (`seq`) of the mark that ends its commit.
+            join: appends the mark to the rows of a hop.
             passing: by source, the records that may be the first to pass the windows that the batch closes.
         """
         now, closed = self.count_windows(now, tallies)
@@ -374,12 +369,12 @@ class Decider:
         if changes:
             rows = self.for_tables.rows_of(SCHEMA_CHANGES, changes, batch)
             tables = {**tables, SCHEMA_CHANGES.name: rows}
-        if begun := [each for each in self._changes if each.begins_behind(was.batch_id)]:
-            told = [
-                {"operator": each.name, "begins": each.begins, "told": each.line, "read_by": list(each.read_by)}
-                for each in begun
+        if begun := [change for change in self._changes if change.begins_behind(was.batch_id)]:
+            change_rows: list[dict[str, Any]] = [
+                {"operator": new.name, "begins": new.begins, "told": new.line, "read_by": list(new.read_by)}
+                for new in begun
             ]
-            tables = {**tables, TOPOLOGY_CHANGES.name: self.for_tables.rows_of(TOPOLOGY_CHANGES, told, batch)}
+            tables = {**tables, TOPOLOGY_CHANGES.name: self.for_tables.rows_of(TOPOLOGY_CHANGES, change_rows, batch)}
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
         hops: dict[str, Rows] = {}
@@ -403,7 +398,7 @@ class Decider:
         return self.progress(was, inputs, windows, batch)
 
     def take_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
-        """Returns the intake of each source from the rows *raw* of *batch*."""
+        """Takes in the rows *raw* of *batch* at each source, one after the other."""
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
         leading = {*names_in(self._leading)}
         intakes: dict[str, Intake] = {}
@@ -426,12 +421,12 @@ class Decider:
         return intakes
 
     def give_up(self, newest: Entry, begun: Container[str]) -> None:
-        """Has the batch behind *newest* count as dropped what waited of sources and operators after *newest*.
+        """Has the batch after *newest* record the waiting updates that are dropped because the topology file changed.
 
-        They are those that the file does not have any more, and those that have *begun* anew.
+        They waited at sources and operators that are not in the file any more, or that have *begun* anew.
         """
-        own, operators = names_in(self._sub.operators), newest.notes.decision.operators
-        gone = [name for name in operators if name in begun or name not in own]
+        names, operators = names_in(self._sub.operators), newest.notes.decision.operators
+        gone = [name for name in operators if name in begun or name not in names]
         waiting = {name: operators[name].counts.get("held_after", 0) for name in gone}
         self._given_up = {name: n for name, n in waiting.items() if n}
         self._given_up_after = newest.batch_id
@@ -443,24 +438,25 @@ class Decider:
         return bool(records or is_requested or not now.same_as(was) or self.marks(was, now) or is_due)
 
     def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, SentMark]:
-        """Returns the marks of time that sinks send in this batch.
+        """Returns the marks of time that sinks send in this batch, by sink.
 
-        A sink sends one if time moved and its next mark is due.
+        A sink sends a mark if its time has changed and its next mark is due, or together with *rows* for its table:
+        the names of tables that get some.
         """
         assert now.decided_at_ms is not None
         marks = {}
         for sink in self._due.marking:
             at_ms = next_mark_at_ms(sink, was, now)
             is_due = at_ms is not None and at_ms <= now.decided_at_ms
-            # A table that gets rows always gets a mark in the same commit: another would cost a commit.
+            # A table that gets rows always gets a mark in the same commit: a mark alone would cost a commit.
             if is_due or (sink.table and sink.name in rows):
                 marks[sink.name] = SentMark(now.decided_at_ms, now.watermark_ms, now.idle)
         return marks
 
     def moment(self, was: StreamProgress, now: StreamProgress, batch: MicroBatch) -> Moment:
-        """Returns the times of *batch*, from before it to *now*.
+        """Returns what operators need to know of *batch*: the times before it (*was*) and after it (*now*).
 
-        Also has what the sinks' topics and tables accept, and the late records that aggregates are to process again.
+        It includes what the topics and tables of sinks accept, and the late records that aggregates process again.
         """
         assert now.decided_at_ms is not None
         return Moment(
@@ -486,7 +482,7 @@ class Decider:
         windows: Mapping[str, Iterable[int]],
         batch: MicroBatch,
     ) -> StreamProgress:
-        """Returns the stream's progress from the progress of its *inputs*.
+        """Returns the stream's progress, combined from the progress of its *inputs*.
 
         Args:
             was: progress before the batch.
@@ -518,7 +514,7 @@ class Decider:
     def count_windows(
         self, now: StreamProgress, tallies: Mapping[str, Tally]
     ) -> tuple[StreamProgress, list[ClosedWindow]]:
-        """Adds *tallies* to *now* and closes windows that the watermark passed.
+        """Adds the counts of *tallies* to the progress *now*, and closes the windows that the watermark has passed.
 
         Returns:
             The progress without the closed windows, and the closed windows.
@@ -550,7 +546,7 @@ class Decider:
             batch: the batch.
             was: progress before it.
             now: progress after it.
-            readings: per source, the partitions as read.
+            readings: by source and partition, what was read.
             tallies: counts and clocks by operator.
             closed: the streaming windows that the batch closes.
             marks: the marks of time that sinks send.
@@ -571,9 +567,9 @@ class Decider:
         )
 
 
-def _join(_: str, rows: Rows, more: pa.Table) -> Rows:
+def _append(_: str, rows: Rows, mark: pa.Table) -> Rows:
     assert isinstance(rows, pa.Table)
-    return pa.concat_tables([rows, more])
+    return pa.concat_tables([rows, mark])
 
 
 def with_rows(prefix: str, frames: Mapping[str, pl.DataFrame]) -> dict[str, pa.Table]:

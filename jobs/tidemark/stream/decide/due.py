@@ -1,7 +1,7 @@
-"""Computes when a batch without records has an effect.
+"""Computes when a batch without records is due, because it would change something.
 
-Without input, the driver makes Spark plan no batch before that instant. The rules that decide the batch use the same
-functions, so no batch is planned too early or too late. All instants are decision times, epoch ms UTC.
+While no records come, the driver has Spark plan no batch before that instant. The rules that decide the batch use the
+same functions, so no batch is planned too early or too late. All instants are decision times, epoch ms UTC.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidemark.stream.updates.emitting import due_at_ms
 class DueTimes:
     """Computes when a batch is due in the stream of *sub*.
 
-    *keeps_states* returns True if an operator has states, and also if that is unknown.
+    *keeps_states* returns True unless it is known that an operator has no states.
 
     Attributes:
         leading: the sources that advance the stream's watermark: all except those that feed joined tables.
@@ -42,9 +42,9 @@ class DueTimes:
         self.marking = [sink for sink in sub.sinks if sink.tells_time]
 
     def next_at_ms(self, was: StreamProgress, looked_at_ms: int) -> int | None:
-        """Returns when a batch without records may next change *was*.
+        """Returns when a batch without records may next change the progress *was*, or None if it never will.
 
-        None: never.
+        *looked_at_ms* is the decision time up to which everything due has been done.
         """
         # In processing time every batch advances time.
         if self._is_on_processing_time or self._goes_on_at_once(was):
@@ -65,9 +65,9 @@ class DueTimes:
                 yield at_ms
 
     def allowed_ms(self, progress: StreamProgress) -> int | None:
-        """Returns the watermark above which a partition waits for others.
+        """Returns the watermark above which a partition waits for others in the next batch (`max_drift`).
 
-        It applies to the next batch. None: no partition waits.
+        The result is None if no partition waits.
         """
         if self._max_drift_ms is None:
             return None
@@ -77,10 +77,10 @@ class DueTimes:
         return max_allowed_ms(partitions, max_drift_ms=self._max_drift_ms)
 
     def _goes_on_at_once(self, was: StreamProgress) -> bool:
-        """Returns True if the next batch has an effect at any time."""
+        """Returns True if the next batch changes something, whenever it is planned."""
         allowed_ms = self.allowed_ms(was)
         for source, part in self._partitions(was):
-            # Records wait that were read: the next batch may send them on, or mark the partition as backlogged.
+            # Records that were read wait here: the next batch may send them on, or mark the partition as backlogged.
             if part.done_until_offset < part.until_offset:
                 may_be_read = not must_wait(part.watermark_ms, allowed_ms=allowed_ms)
                 if may_be_read or part.activity is not Activity.BACKLOGGED:
@@ -112,9 +112,9 @@ class DueTimes:
 
 
 def next_mark_at_ms(sink: Sink, was: StreamProgress, now: StreamProgress) -> int | None:
-    """Returns when *sink* may send a mark with the time of *now*.
+    """Returns when *sink* may send a mark with the watermark and idleness of *now*.
 
-    *was* has the last mark of the sink. None: the last mark has this time already.
+    *was* has the last mark of the sink. The result is None if that mark says the same already.
     """
     last = was.marks.get(sink.name)
     if (last[1:] if last else (None, False)) == (now.watermark_ms, now.idle):

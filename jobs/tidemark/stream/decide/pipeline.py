@@ -1,7 +1,7 @@
-"""Runs the operators of one sub-topology over one batch.
+"""Runs the operators of one sub-topology over one batch, in order, and measures the time of each.
 
-It runs them in order, on frames in memory, and times them. Nothing is written here: the result goes into the journal
-first. Clocks are epoch ms UTC.
+Operators work on frames in memory. Nothing is written here: the result goes into the journal first. Clocks are epoch ms
+UTC.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ from tidemark.stream.updates.step import Run
 
 
 class Pipeline:
-    """Runs the operators of *sub*, timed by *clock*; *timeline* records which one works.
+    """Runs the operators of a sub-topology.
 
-    *slow_ms* makes an operator sleep once per batch, after its result: this tests which operator the reports blame.
+    Args:
+        sub: the sub-topology.
+        steps: run the operators.
+        clock: epoch ms, read before and after each operator.
+        timeline: records which operator works.
+        slow_ms: by operator, how long it sleeps in each batch, after it has its result. This is for tests of which
+            operator the reports blame.
+        sleep_ms: sleeps.
     """
 
     def __init__(
@@ -41,9 +48,12 @@ class Pipeline:
         self._slow_ms, self._sleep_ms = slow_ms, sleep_ms
 
     def run(self, arrived: Mapping[str, Run], moves: Moves, moment: Moment) -> dict[str, Run]:
-        """Returns every operator's run, by name and in order.
+        """Runs all operators and returns their results, by name and in order.
 
-        *arrived* has the runs of the sources. *moves* collects the changes of the memory.
+        Args:
+            arrived: the results of the sources.
+            moves: collects the changes of states.
+            moment: the times of the batch.
         """
         runs: dict[str, Run] = {}
         taken_back = self._steps.take_back(moment.refused)
@@ -57,7 +67,7 @@ class Pipeline:
             runs[operator.name] = run
         self._timeline.begin(SegmentOwner.ENGINE)
         for name, rows in taken_back.items():
-            # They are in the journal with this batch, unless it sends on another update of the key.
+            # These changes are journalled with this batch, unless it sends on another update of the key.
             stored = pl.concat([rows, moves.stored.get(name, rows.clear())])
             moves.stored[name] = stored.unique("key", keep="last", maintain_order=True)
         return runs

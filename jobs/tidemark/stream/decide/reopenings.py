@@ -27,14 +27,14 @@ from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.unflushed import scan_facts
 
-PLACE = {"batch_id": pl.Int64(), "partition": pl.Int32(), "offset": pl.Int64()}
+LATE_ID = {"batch_id": pl.Int64(), "partition": pl.Int32(), "offset": pl.Int64()}
 """The columns that identify a late record of an operator."""
 
 
 class Reopenings:
-    """Reads the requests in *control* for *sub*.
+    """Reads the requests in the folder *control* to accept late records of *sub* again.
 
-    The tables of *sub* are in *home*; *schemas* are those of its operators.
+    The tables of *sub* are in *home*; *schemas* are the columns of its operators.
     """
 
     def __init__(
@@ -45,10 +45,7 @@ class Reopenings:
         self._inputs = {operator.name: operator.inputs for operator in sub.operators}
 
     def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
-        """Returns *was* with the requests that *batch_id* is to carry out.
-
-        They are all requests that are not done.
-        """
+        """Returns the progress *was* with all requests that are not done yet: *batch_id* is to carry them out."""
         # A request is removed only after the entry of its batch is durable, which is in the next batch.
         request_ids = self._control.reopenings()
         done = within(request_ids, was.reopened)
@@ -58,42 +55,42 @@ class Reopenings:
 
     def records(self, was: StreamProgress, batch_id: int) -> dict[str, pl.DataFrame]:
         """Returns the late records that *batch_id* accepts again, by aggregate."""
-        places_of_aggregates: dict[str, list[pl.DataFrame]] = defaultdict(list)
+        ids_of_aggregates: dict[str, list[pl.DataFrame]] = defaultdict(list)
         for id_, batch in was.reopened.items():
             reopening = self._control.reopening(id_) if batch == batch_id else None
             # The aggregate may be gone from the topology since the request was made.
             if reopening is not None and reopening.operator in self._windows:
-                places = pl.DataFrame(reopening.late, schema=PLACE, orient="row")
-                places_of_aggregates[reopening.operator].append(places)
-        return {name: self._late(name, pl.concat(places).unique()) for name, places in places_of_aggregates.items()}
+                ids = pl.DataFrame(reopening.late, schema=LATE_ID, orient="row")
+                ids_of_aggregates[reopening.operator].append(ids)
+        return {name: self._late(name, pl.concat(ids).unique()) for name, ids in ids_of_aggregates.items()}
 
-    def _late(self, name: str, places: pl.DataFrame) -> pl.DataFrame:
+    def _late(self, name: str, ids: pl.DataFrame) -> pl.DataFrame:
         is_late = pl.col("kind") == DeadLetterKind.LATE
         rows = scan_facts(self._home / DEAD_LETTERS.name).filter(is_late, pl.col("operator") == name)
-        rows = rows.filter(pl.col("batch_id").is_in(places["batch_id"].unique().implode()))
-        late = rows.collect().join(places, on=list(PLACE), how="semi")
+        rows = rows.filter(pl.col("batch_id").is_in(ids["batch_id"].unique().implode()))
+        late = rows.collect().join(ids, on=list(LATE_ID), how="semi")
         in_order = late.sort("batch_id", "partition", "offset")
         return read_again(in_order, self._schemas[self._inputs[name][0]])
 
     def forgotten(self, was: StreamProgress, watermark_ms: int | None = None) -> dict[str, int]:
-        """Returns the latest end of a window without states, by aggregate.
+        """Returns, by aggregate, the latest end of a window whose states are removed, so that it cannot be corrected.
 
-        The states are gone after *was*, and at *watermark_ms* if given.
+        This is so after the progress *was*, or, if it is given, once the watermark is *watermark_ms*.
         """
         # Windows before a new or longer `reopen_for` stay forgotten: their states are gone already.
         forgotten_before = forgotten(self._windows, was)
         return forgotten_before if watermark_ms is None else self._ends_ms(watermark_ms, forgotten_before)
 
     def ended(self, now: StreamProgress) -> dict[str, int]:
-        """Returns the latest end of a window without states, by aggregate.
-
-        The states are gone because time has advanced to *now*.
-        """
+        """Returns, by aggregate, the latest end of a window whose states are removed because time advanced to *now*."""
         # The end does not go back where `allowed_lateness` or `reopen_for` was made longer.
         return {**now.ended} if now.watermark_ms is None else self._ends_ms(now.watermark_ms, now.ended)
 
     def _ends_ms(self, watermark_ms: int, at_least_ms: Mapping[str, int]) -> dict[str, int]:
-        """Returns the latest end of a window without states at *watermark_ms*."""
+        """Returns, by aggregate, the latest end of a window whose states are removed at *watermark_ms*.
+
+        An end in *at_least_ms* is never lowered.
+        """
         ends_ms: dict[str, int] = {}
         for name, windows in self._windows.items():
             end_ms = windows.forgotten_up_to_ms(watermark_ms)
@@ -102,13 +99,15 @@ class Reopenings:
         return ends_ms
 
 
-def forgotten(of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:
-    """Returns the latest end of a window without states, by aggregate.
+def forgotten(windows_of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:
+    """Returns, by aggregate, the latest end of a window whose states are removed after the progress *was*.
 
-    The states are gone after *was*; *of* has the windows of each aggregate. An aggregate whose windows are all open is
-    left out.
+    *windows_of* has the windows of each aggregate. An aggregate whose windows are all open is left out.
     """
-    # A new aggregate has no state of a window that was closed before.
     if was.watermark_ms is None:
-        return {name: was.forgotten[name] for name in of if name in was.forgotten}
-    return {name: was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms)) for name, windows in of.items()}
+        return {name: was.forgotten[name] for name in windows_of if name in was.forgotten}
+    ends_ms: dict[str, int] = {}
+    for name, windows in windows_of.items():
+        # A new aggregate has no state of a window that was closed before.
+        ends_ms[name] = was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms))
+    return ends_ms

@@ -1,6 +1,6 @@
 """Finds changes of the fields of a stream's topics, batch by batch.
 
-The rule is `semantics.schema_watch`; here are the declared fields, and the rows of `schema_changes`.
+The rule is in `semantics.schema_watch`. This module knows the declared fields, and makes the rows of `schema_changes`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class SchemaWatch:
     def decided(
         self, batch: MicroBatch, now: StreamProgress, samples: Mapping[str, FieldSample]
     ) -> tuple[StreamProgress, list[dict[str, Any]]]:
-        """Returns *now* with the fields of topics, and rows of `schema_changes`.
+        """Returns the progress *now* with the fields that topics have, and rows of `schema_changes`.
 
-        *samples* are the fields of the records of *batch*, by operator.
+        *samples* has, by source, the fields of some records of *batch*.
         """
         fields: dict[str, SourceFields] = {}
         rows: list[dict[str, Any]] = []

@@ -26,16 +26,18 @@ from tidemark.stream.decide.reopenings import forgotten
 from tidemark.stream.journal.unflushed import scan_facts
 
 Closed = Mapping[str, tuple[tuple[int, int], ...]]
-"""Closed windows (start, end) by aggregate, and streaming windows.
-
-They are as in `stay_closed` of the progress.
-"""
+"""Closed windows as (start, end), by aggregate, and streaming windows under STREAMING, as in `stay_closed`."""
 
 
 class TimeResets:
-    """Applies the resets that are *requested* for *sub*.
+    """Applies requests to set time back.
 
-    Its tables are in *home*, and *flush* writes all facts to them.
+    Args:
+        sub: the sub-topology.
+        home: the folder of its tables.
+        requested: returns the requests.
+        window_ms: the length of a streaming window.
+        flush: writes all facts to their tables.
     """
 
     def __init__(
@@ -52,9 +54,9 @@ class TimeResets:
         self._windows = sub.windows()
 
     def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
-        """Returns *was* with all requests applied that are due and not done.
+        """Returns the progress *was*, with time set back by all requests that are due and not done.
 
-        It is *was* itself when there is none.
+        *batch_id* is the batch that carries them out. Without such a request the result is *was* itself.
         """
         now = self._pruned(was) if was.stay_closed else was
         # Requests stay in the folder; the progress knows which ones were carried out.
@@ -72,7 +74,7 @@ class TimeResets:
         return replace(now, resets={**was.resets, reset.id: batch_id})
 
     def preview(self, was: StreamProgress, source: str, partition: int, to_ms: int) -> StreamProgress:
-        """Returns *was* with a *partition* of *source* set back to *to_ms*."""
+        """Returns the progress *was* with the time of a *partition* of *source* set back to *to_ms*."""
         part = was.inputs[source].partitions[partition]
         if part.max_timestamp_ms is None or was.inputs[source].watermark_ms is None or part.max_timestamp_ms <= to_ms:
             return was
@@ -103,9 +105,9 @@ class TimeResets:
         )
 
     def _forgotten(self, was: StreamProgress, now_ms: int | None, closed: Closed) -> dict[str, int]:
-        """Returns the latest end of a window without states, by aggregate.
+        """Returns, by aggregate, the latest end of a window whose states are removed, with time set back to *now_ms*.
 
-        It is at most the end of a window that was *closed*, as far as the states were gone by then.
+        A window behind all those that stay *closed* may open as a new one, so it does not count as removed.
         """
         latest_ends = {}
         for name, end_ms in forgotten(self._windows, was).items():
@@ -115,9 +117,9 @@ class TimeResets:
         return latest_ends
 
     def _closed(self, was: StreamProgress, was_ms: int, now_ms: int | None) -> Closed:
-        """Returns the windows that had closed at *was_ms*, by aggregate.
+        """Returns the windows that were closed at the watermark *was_ms* and would be open again at *now_ms*.
 
-        Only those that would be open at *now_ms* are returned; *was* is the progress before.
+        *was* is the progress before time is set back.
         """
 
         def kept(rows: pl.DataFrame, closed_ms: int, allowed_ms: int) -> tuple[tuple[int, int], ...]:
@@ -138,10 +140,7 @@ class TimeResets:
         return _without_empty(closed_windows)
 
     def _pruned(self, was: StreamProgress) -> StreamProgress:
-        """Returns *was* without windows that its watermark has passed again.
-
-        It has passed them by their allowed lateness, too.
-        """
+        """Returns *was* without windows that are closed by the watermark again, with their allowed lateness."""
         still_closed: dict[str, tuple[tuple[int, int], ...]] = {}
         for name, windows in was.stay_closed.items():
             # Streaming windows, which have no operator, allow no lateness.
@@ -153,7 +152,7 @@ class TimeResets:
 def _open_at(
     watermark_ms: int | None, windows: Iterable[tuple[int, int]], allowed_ms: int
 ) -> tuple[tuple[int, int], ...]:
-    """Returns those *windows*, from start to end, that *watermark_ms* has not closed."""
+    """Returns those *windows*, given as (start, end), that are still open at *watermark_ms*."""
     open_windows: list[tuple[int, int]] = []
     for start, end in windows:
         if not is_window_late(end, watermark_ms, allowed_lateness_ms=allowed_ms):
@@ -162,4 +161,4 @@ def _open_at(
 
 
 def _without_empty(windows: Closed) -> Closed:
-    return {name: some for name, some in windows.items() if some}
+    return {name: closed for name, closed in windows.items() if closed}

@@ -1,14 +1,15 @@
-"""Counts what a batch read and made visible by how long it had waited, for the account of time.
+"""Counts the records that a batch read, and the results that it made visible, by how long they had waited.
 
-Purpose: whoever explains why a result was late needs its records, and no table has a row for each. So records that
-waited alike are one row (`kernels.records.read_ages`), and a result names the row of the record that it reflects.
+Purpose: whoever explains why a result was late needs its records, and no table has a row for each record. So records of
+a batch that waited about equally long share one row of counts (`kernels.records.read_ages`), and a result names the row
+of its newest record.
 
-How it works: rows are numbered over all batches of the stream. A record takes the number of its row along (`_read`),
-through operators and the states that they keep. So the result of a window that is sent when it closes names the row of
-its newest record, in the batch that read that.
+How it works: these rows are numbered over all batches of the stream. Each record carries the number of its row along in
+the column `_read`, through operators and the states that they keep. So when the result of a window is sent, it names
+the row of its newest record, in the batch that read this record.
 
-In shards, the task that takes in a partition counts its rows, and each shard its results. A record takes its row along
-to its shard.
+In shards, the task that takes in a partition counts its rows, and each shard counts its results. Records carry the
+number of their row to their shard.
 """
 
 from __future__ import annotations
@@ -39,22 +40,29 @@ OF_HOP = {
     "result_row": "_read",
     "repeated": "_repeated",
 }
+"""For the results of a hop: our name of each column by the name that the hop has for it."""
 READS_OF, FIRSTS_OF, SLOW_KEYS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "slow_keys_of_", "results_of_"
-"""Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
+"""Prefixes of tables in a journal entry, each followed by a source or an operator; `read_ages` has their columns."""
 
 
 LooksBefore = Callable[[int, str], Sequence[tuple[int, int, int]]]
-"""Returns the looks at a source before an instant (boot): partition, its end then, and how long before it was, ms."""
+"""Returns when the driver had asked for the end offsets of a source before an instant of the boot clock.
+
+Each look is a partition, its end offset then, and how long before the instant it was, ms.
+"""
 
 
 def no_looks(at_ms: int, source: str) -> Sequence[tuple[int, int, int]]:
-    """Returns no looks, as in a task: the driver alone looks."""
+    """Returns no looks: tasks do not ask brokers, the driver does."""
     return ()
 
 
 BESIDE = ("_arrived_ms", "_read_row", "_batch", "_seq", "_result")
-"""Columns of records on their way to a shard, which no operator reads: of a source the arrival of each, and its row
-among those of its partition; of a hop the writer's batch, the place in it, and the row of the result there."""
+"""Columns that records have on their way to a shard, and that no operator reads.
+
+For a source they are the arrival of the record, and the number of its row among the rows of its partition. For a hop
+they are the writer's batch, the number of the update in it, and the row of the result there.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,10 @@ class SourceReads:
     """What a batch read of a source.
 
     Attributes:
-        records: its records in the order of partition and offset; in a shard those of the shard.
-        rows: `partition` and READS of all that was read, in the order of partitions; that of a hop is 0.
-        numbers: the row of each of the records, counted over all partitions.
-        first: the number of the first of these rows among all of the stream.
+        records: the records in the order of partition and offset; in a shard only those of the shard.
+        rows: the rows of counts, with `partition` (0 for a hop) and READS, in the order of partitions.
+        numbers: for each of `records`, the index of its row in `rows`.
+        first: the number of the first of `rows` among all rows of the stream.
     """
 
     records: pl.DataFrame
@@ -73,34 +81,35 @@ class SourceReads:
     numbers: pl.Series
     first: int
 
-    def of_stream(self, place: pl.Series) -> pl.Series:
-        """Returns the number, among all of the stream, of the row of each record at *place*; null for null."""
-        return self.numbers[place].cast(pl.Int64) + self.first
+    def row_numbers(self, index: pl.Series) -> pl.Series:
+        """Returns, for each *index* of a record, the number of its row among all rows of the stream; null for null."""
+        return self.numbers[index].cast(pl.Int64) + self.first
 
     def beside(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Returns *records*, which are among what was read, with columns BESIDE: by them a shard finds its rows.
+        """Returns *records*, which are among those read, with the columns BESIDE, by which a shard finds their rows.
 
-        Those of a hop have them from the writer.
+        Records of a hop have these columns already, from the writer.
         """
         if "arrived_ms" not in self.records.columns:
             return records
-        place = read_ages.places_of(self.records, _places(records))
-        arrived_ms, read_row = self.records["arrived_ms"][place], _in_partition(self.rows)[self.numbers[place]]
+        index = read_ages.places_of(self.records, _offsets(records))
+        arrived_ms, read_row = self.records["arrived_ms"][index], _in_partition(self.rows)[self.numbers[index]]
         return records.with_columns(_arrived_ms=arrived_ms, _read_row=read_row)
 
 
 class BatchWaits:
-    """Counts the batches of *sub*, one after the other; with the level `off` nothing is counted.
+    """Counts what batches of *sub* read and made visible. If the topology's level is `off`, nothing is counted.
 
-    *looks* returns those at a source before an instant. *promise_ms* is the shortest latency that an SLA of the
-    topology promises; None: no SLA is known to promise one.
+    *looks* returns when the driver had looked at a source. *promise_ms* is the shortest latency that an SLA of the
+    topology promises, or None if no SLA promises one.
     """
 
     def __init__(
         self, topology: Topology, sub: SubTopology, looks: LooksBefore = no_looks, *, promise_ms: int | None = None
     ) -> None:
         self._looks, self._window_ms, self._promise_ms = looks, topology.window_ms, promise_ms
-        self._places = {operator.name for operator in sub.handing_out} | sub.terminals()
+        # The operators at which results become visible.
+        self._outlets = {operator.name for operator in sub.handing_out} | sub.terminals()
         is_off, tables = topology.level is Level.OFF, sub.table_inputs()
         leading = [] if is_off else [source for source in sub.sources if source.name not in tables]
         self._sources = {source.name: source for source in leading}
@@ -108,7 +117,7 @@ class BatchWaits:
     def read(
         self, records: Mapping[str, pl.DataFrame], was: StreamProgress, batch: MicroBatch
     ) -> dict[str, SourceReads]:
-        """Returns what *batch* read after the progress *was*, from the *records* of sources as in `Intake.read`."""
+        """Counts the *records* that *batch* read after the progress *was*: by source, and as `Intake.read` has them."""
         counted: dict[str, tuple[pl.DataFrame, pl.Series]] = {}
         for name, source in pick(self._sources, records).items():
             plans = self._plans(was.inputs.get(name, InputProgress()))
@@ -122,7 +131,7 @@ class BatchWaits:
         return {name: SourceReads(records[name], *counted[name], first) for name, first in firsts.items()}
 
     def together(self, parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
-        """Returns the rows of each source, whose partitions were read apart; *parts* are in the order of partitions."""
+        """Returns the rows of each source, from *parts* that tasks have counted, in the order of partitions."""
         rows: dict[str, pl.DataFrame] = {}
         for name, source in self._sources.items():
             none = pl.DataFrame(schema={"partition": pl.Int32(), **READS})
@@ -132,7 +141,10 @@ class BatchWaits:
         return rows
 
     def numbered(self, rows: Mapping[str, pl.DataFrame], was: StreamProgress) -> dict[str, pl.DataFrame]:
-        """Returns the *rows* that a batch read after the progress *was* with `number`, among all of the stream."""
+        """Returns the *rows* of counts of a batch with `number`, their number among all rows of the stream.
+
+        *was* is the progress before the batch: it knows how many rows there were.
+        """
         return {
             name: rows[name].with_row_index("number", first).cast({"number": pl.Int64})
             for name, first in self._first_numbers(rows, was).items()
@@ -141,50 +153,56 @@ class BatchWaits:
     def with_row_numbers(
         self, records: Mapping[str, pl.DataFrame], reads: Mapping[str, SourceReads]
     ) -> dict[str, pl.DataFrame]:
-        """Returns *records* for operators, with the number of the row of each as `_read`, and without columns BESIDE.
+        """Returns *records* as operators read them: with the number of their row in `_read`, without columns BESIDE.
 
-        *records* are among what was read, but for some that waited, which have a number already. Those of a hop have
-        the columns BESIDE of the writer.
+        Records that waited since an earlier batch have a number already. Those of a hop have the columns BESIDE of the
+        writer.
         """
-        given: dict[str, pl.DataFrame] = {}
-        for name, of_source in records.items():
-            rows = of_source
-            if name in reads and of_source.height:
+        numbered: dict[str, pl.DataFrame] = {}
+        for name, source_records in records.items():
+            rows = source_records
+            if name in reads and source_records.height:
                 read = reads[name]
                 if isinstance(self._sources[name], HopSource):
-                    written = of_source.select(writer_batch="_batch", writer_row="_result")
-                    number = _of_writers(written, read.rows).cast(pl.Int64) + read.first
+                    written = source_records.select(writer_batch="_batch", writer_row="_result")
+                    number = _indexes_by_writer(written, read.rows).cast(pl.Int64) + read.first
                 else:
-                    number = read.of_stream(read_ages.places_of(read.records, _places(of_source)))
-                rows = of_source.with_columns(_read=pl.coalesce("_read", number))
-            given[name] = rows.drop(BESIDE, strict=False)
-        return given
+                    number = read.row_numbers(read_ages.places_of(read.records, _offsets(source_records)))
+                rows = source_records.with_columns(_read=pl.coalesce("_read", number))
+            numbered[name] = rows.drop(BESIDE, strict=False)
+        return numbered
 
     def dealt(
         self, rows: Mapping[str, pl.DataFrame], records: Mapping[str, pl.DataFrame], was: StreamProgress
     ) -> dict[str, SourceReads]:
-        """Returns what a shard has got: *records* with the columns BESIDE of the *rows* that were read, by source."""
+        """Returns the reads of a shard, by source.
+
+        Args:
+            rows: by source, the rows of counts of all partitions.
+            records: by source, the records that were dealt to the shard, with the columns BESIDE.
+            was: the progress before the batch.
+        """
         reads: dict[str, SourceReads] = {}
         for name, first in self._first_numbers(rows, was).items():
-            own, rows_of_source, is_hop = records[name], rows[name], isinstance(self._sources[name], HopSource)
-            if own.is_empty():
+            dealt_records, counted, is_hop = records[name], rows[name], isinstance(self._sources[name], HopSource)
+            if dealt_records.is_empty():
                 # A frame without records has no columns BESIDE either.
                 none = pl.Series(dtype=pl.UInt32)
-                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, none, first)
+                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), counted, none, first)
                 continue
             if is_hop:
-                ours = records_of_hop(own, own.select("_batch", "_result"))
-                numbers = _of_writers(ours, rows_of_source)
+                read = records_of_hop(dealt_records, dealt_records.select("_batch", "_result"))
+                numbers = _indexes_by_writer(read, counted)
             else:
-                of_source = {"event_ms": "_newest_ms", "arrived_ms": "_arrived_ms", "read_row": "_read_row"}
-                ours = _places(own).hstack(own.select(**of_source))
-                known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")
-                numbers = ours.join(known, on=["partition", "read_row"], how="left", maintain_order="left")["row"]
-            reads[name] = SourceReads(ours, rows_of_source, numbers, first)
+                columns = {"event_ms": "_newest_ms", "arrived_ms": "_arrived_ms", "read_row": "_read_row"}
+                read = _offsets(dealt_records).hstack(dealt_records.select(**columns))
+                known = counted.with_columns(read_row=_in_partition(counted)).with_row_index("row")
+                numbers = read.join(known, on=["partition", "read_row"], how="left", maintain_order="left")["row"]
+            reads[name] = SourceReads(read, counted, numbers, first)
         return reads
 
     def slow_keys(self, records: Mapping[str, pl.DataFrame], batch: MicroBatch) -> dict[str, pl.DataFrame]:
-        """Returns the keys with most of the *records* older than the promise, by source."""
+        """Returns, by source, the keys with most *records* that are older than an SLA promises."""
         if self._promise_ms is None:
             return {}
         return {
@@ -194,7 +212,7 @@ class BatchWaits:
         }
 
     def passing(self, records: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-        """Returns those of *records* that may be among the `firsts` of the batch, by source.
+        """Returns, by source, those of *records* that may be the first to let their partition pass a window.
 
         That is exact unless the length of streaming windows was changed while some were open.
         """
@@ -213,9 +231,13 @@ class BatchWaits:
         closed: Iterable[ClosedWindow],
         batch: MicroBatch,
     ) -> dict[str, pl.DataFrame]:
-        """Returns, by source, the first records that let its partitions pass the windows that *batch* *closed*.
+        """Returns, by source, the records that closed windows: the first of each partition beyond a window's end.
 
-        *passing* has records that the batch read after the progress *was*: all, or those that may be first.
+        Args:
+            passing: by source, the records that the batch read, or only those that `passing` returns.
+            was: the progress before the batch.
+            closed: the windows that the batch closes.
+            batch: the batch.
         """
         ends_ms = [window.start_ms + self._window_ms for window in closed]
         firsts: dict[str, pl.DataFrame] = {}
@@ -239,61 +261,62 @@ class BatchWaits:
     def results(
         self, reads: Mapping[str, SourceReads], runs: Mapping[str, Run], batch: MicroBatch
     ) -> dict[str, pl.DataFrame]:
-        """Returns the RESULTS of *batch* at each place of *runs*; *reads* are of all sources.
+        """Counts the results that *batch* makes visible, by operator, with the columns RESULTS.
 
-        What was visible before, and is repeated, is none.
+        *reads* are those of all sources, *runs* those of all operators. Repeated results were visible before, and are
+        not counted.
         """
-        made: dict[str, pl.DataFrame] = {}
-        for name in sorted(self._places & runs.keys() if reads else ()):
+        counted: dict[str, pl.DataFrame] = {}
+        for name in sorted(self._outlets & runs.keys() if reads else ()):
             # The rows of a hop have the names of its columns.
             rows = runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False)
             rows = rows.filter(~pl.col("_repeated"))
             if rows.height:
                 found = rows.select(row="_read", event_ms="_newest_ms", arrived_ms=_arrivals(rows, reads))
-                made[name] = read_ages.results_by_row(found, batch.decided_at_ms)
-        return made
+                counted[name] = read_ages.results_by_row(found, batch.decided_at_ms)
+        return counted
 
     def _first_numbers(self, rows: Mapping[str, pl.DataFrame], was: StreamProgress) -> dict[str, int]:
-        """Returns the number, among all of the stream, of the first of the *rows* of each source."""
+        """Returns, for the first of the *rows* of each source, its number among all rows of the stream."""
         names = [*pick(self._sources, rows)]
         return dict(zip(names, accumulate((rows[name].height for name in names), initial=was.reads), strict=False))
 
     def _looks_at(self, source: str, records: pl.DataFrame, batch: MicroBatch) -> pl.DataFrame | None:
-        """Returns the LOOKS at *source* before *batch*; None: there were none, or the broker has stamped *records*."""
+        """Returns the LOOKS at *source* before *batch*; None without any, or if the broker has stamped *records*."""
         if records["arrived_ms"].null_count() < records.height:
             return None
         looks = self._looks(batch.looked_boot_ms, source)
         return pl.DataFrame(looks, schema=read_ages.LOOKS, orient="row") if looks else None
 
     def _plans(self, was: InputProgress) -> pl.DataFrame | None:
-        """Returns the plans that left records behind which *was* has not read; None: none did."""
+        """Returns the plans that left records behind which are unread in *was*; None if there is no such plan."""
         left = [(n, *plan) for n, part in sorted(was.partitions.items()) for plan in part.left_behind]
         return pl.DataFrame(left, schema=read_ages.PLANS, orient="row") if left else None
 
 
 def _arrivals(rows: pl.DataFrame, reads: Mapping[str, SourceReads]) -> pl.Series:
-    """Returns when the newest record that each of *rows* reflects arrived; null: not known, or an earlier batch."""
+    """Returns when the newest record of each of *rows* arrived; null if unknown, or if an earlier batch read it."""
     arrived_ms = pl.repeat(None, rows.height, dtype=pl.Int64, eager=True)
     for read in reads.values():
         if "arrived_ms" in read.records.columns:
-            place = read_ages.places_of(read.records, _places(rows))
-            # Sources of a union may have records at the same place; they are in other rows.
-            is_its = (read.of_stream(place) == rows["_read"]).fill_null(value=False)
-            arrived_ms = read.records["arrived_ms"][place].zip_with(is_its, arrived_ms)
+            index = read_ages.places_of(read.records, _offsets(rows))
+            # Sources of a union may have records with the same partition and offset; their rows tell them apart.
+            is_same_row = (read.row_numbers(index) == rows["_read"]).fill_null(value=False)
+            arrived_ms = read.records["arrived_ms"][index].zip_with(is_same_row, arrived_ms)
     return arrived_ms
 
 
-def _of_writers(records: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
-    """Returns the number, among *rows* of a hop, of each of *records* by the row of its writer."""
-    by = ["writer_batch", "writer_row"]
-    numbered = rows.select(by).with_row_index("row")
-    return records.select(by).join(numbered, on=by, how="left", maintain_order="left", nulls_equal=True)["row"]
+def _indexes_by_writer(records: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Returns, for each of the *records* of a hop, the index of its row in *rows*."""
+    key = ["writer_batch", "writer_row"]
+    indexed = rows.select(key).with_row_index("row")
+    return records.select(key).join(indexed, on=key, how="left", maintain_order="left", nulls_equal=True)["row"]
 
 
 def _in_partition(rows: pl.DataFrame) -> pl.Series:
-    """Returns the number of each of *rows* among those of its partition."""
+    """Returns the index of each of *rows* among the rows of its partition."""
     return rows.select(pl.int_range(pl.len(), dtype=pl.Int32()).over("partition")).to_series()
 
 
-def _places(records: pl.DataFrame) -> pl.DataFrame:
+def _offsets(records: pl.DataFrame) -> pl.DataFrame:
     return records.select(partition=pl.col("_partition").cast(pl.Int32), offset="_offset")

@@ -103,7 +103,7 @@ class Heartbeats:
         Args:
             beat: the heartbeat.
             thread_id: the Spark application.
-            batch_started_at_ms: when the current batch began, epoch ms. None: no batch runs.
+            batch_started_at_ms: when the current batch began, epoch ms, or None between batches.
             usage: measures further columns; called only if the beat is due.
         """
         if not self.is_due(beat.state, beat.at_ms):

@@ -22,7 +22,7 @@ class LaunchOptions(argparse.Namespace):
     Attributes:
         warehouse: the folder of all tables.
         launch_id: identifies the driver in its heartbeat.
-        launched_by: the task or command that starts it, for its heartbeats; empty: unknown.
+        launched_by: the task or command that starts it, for its heartbeats, or empty if unknown.
         take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
     """
 

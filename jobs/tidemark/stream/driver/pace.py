@@ -42,7 +42,7 @@ class Pace:
         clock: boot, ms.
 
     Attributes:
-        in_vain_ms: when it asked last and no record was unread, by *clock*; None: it never was so.
+        in_vain_ms: when it asked last and no record was unread, by *clock*, or None before that.
     """
 
     def __init__(

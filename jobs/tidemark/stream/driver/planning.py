@@ -115,12 +115,12 @@ class Planning:
         return isinstance(self._checkpoint, ObjectPath)
 
     def _committed_ms(self, batch_id: int, to_boot_ms: int) -> int | None:
-        """Returns by the checkpoint when Spark had recorded *batch_id* as done (boot); None: it does not say so."""
+        """Returns by the checkpoint when Spark had recorded *batch_id* as done (boot), or None without that."""
         at_ms = None if self._is_seldom_asked else committed_at_ms(self._checkpoint, batch_id)
         return None if at_ms is None else at_ms + to_boot_ms
 
     def _look_began_ms(self) -> int | None:
-        """Returns when Spark began to look for the records of the current batch, epoch ms; None: it does not tell."""
+        """Returns when Spark began to look for the records of the current batch, epoch ms, or None if unknown."""
         if self._query is None:
             return None
         try:

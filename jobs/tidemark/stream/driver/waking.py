@@ -38,7 +38,7 @@ class Waker:
     It looks every *every_s* seconds, and when woken.
 
     Args:
-        due_at_ms: Returns when the stream itself has something to do (decision time); None: never.
+        due_at_ms: Returns when the stream itself has something to do (decision time), or None.
         asked: Returns the open requests of people. A batch serves all that existed when it began.
         waits: Called with the time whenever nothing is due.
         clock: Returns epoch ms UTC.
@@ -46,7 +46,7 @@ class Waker:
         sign_every_ms: The longest time between two batches.
         is_woken: Whether the next batch waits until something causes it.
         trigger_ms: The interval at which Spark plans in silence.
-        pace: Keeps batches apart; None: nothing does.
+        pace: Keeps batches apart, if it is given.
     """
 
     def __init__(

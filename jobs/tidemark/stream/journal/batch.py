@@ -37,12 +37,12 @@ class MicroBatch:
         started_at_ms: the driver's clock before Spark read the batch.
         started_boot_ms: the same instant by the boot clock, ms since the driver's host was started.
         looked_boot_ms: when the end offsets that the plan uses were known, by the boot clock.
-        excluded_boot_ms: the newest look before that, which did not see the new records, by the boot clock; None: it
-            was the driver's first look.
+        excluded_boot_ms: when the driver had looked before that, without seeing the new records, by the boot clock.
+            None after the driver's first look.
         read_at_ms: the driver's clock after Spark read the batch.
-        ends: per topic and partition, the offset up to which Spark reads. Partitions without one are read up to their
-            newest record.
-        versions: per id of a Delta table, the version before which it is read.
+        ends: per topic and partition, the offset up to which Spark reads (exclusive). Partitions without an offset are
+            read up to their newest record.
+        versions: per id of a Delta table, the version up to which it is read (exclusive).
         files: by source and name, the bytes of files that are read, or that were found to have grown.
         is_last: False for a part of a planned batch (`parts.py`) that other parts follow.
         queued: the wait for task slots, which is part of the time in which Spark read the batch.
@@ -69,14 +69,14 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Record time and decision time before and after a batch.
+    """Record time and decision time before and after a batch, and what else operators need to know of the batch.
 
     All times are epoch ms UTC.
 
     Attributes:
-        was_watermark_ms: watermark before the batch.
-        watermark_ms: watermark after it.
-        held_by: what held the watermark back before the batch.
+        was_watermark_ms: watermark before the batch. None before the first record.
+        watermark_ms: watermark after the batch.
+        held_by: the input or partition that held the watermark back before the batch.
         was_decided_at_ms: decision time of the previous batch.
         decided_at_ms: decision time of the batch.
         batch_id: the number of the batch.
@@ -85,7 +85,7 @@ class Moment:
         refused: per sink, keys of updates that its table refused after their batch was decided.
         stay_closed: per operator, windows (start, end) that are closed although the watermark has not passed them.
         ended: per operator, the latest end of windows that stay closed even if the allowed lateness grew since.
-        reopened: per aggregate, late records of earlier batches that it is to process again.
+        reopened: per aggregate, late records of earlier batches that it processes again (`tidemark requeue --reopen`).
         forgotten: per aggregate, the latest end of a window whose states were removed.
     """
 

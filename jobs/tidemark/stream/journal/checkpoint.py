@@ -1,4 +1,4 @@
-"""Reads Spark's checkpoint of a stream: planned batches and done batches.
+"""Reads Spark's checkpoint of a stream: the plans of batches, and which batches are done.
 
 Spark documents the format of neither, so both are parsed here. Samples of each supported version of Spark are in
 `tests/unit/offset_logs`, and a test compares them with what the installed version writes.
@@ -27,9 +27,9 @@ COMPACT = ".compact"
 NO_OFFSET = "-"
 """The line of a source that has no offset yet."""
 CRC_HEAD = 8
-"""Bytes before the checksums of a file: a mark, and of how many bytes each is."""
-_OF_ANOTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""Errors over a file that has another form, or other types."""
+"""Bytes at the start of a file of checksums: a mark, and how many bytes each checksum covers."""
+_MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""The errors that reading raises if a file has another form, or values of other types."""
 OTHER_FORMAT = re.compile(r"v\d+")
 Ends = Mapping[str, Mapping[int, int]]
 """Per topic and partition an offset, exclusive."""
@@ -44,15 +44,13 @@ class UnknownCheckpointFormat(UnreadableFile):
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch before it is read.
-
-    A batch that is run again has the same plan.
+    """Spark's plan of a batch: what it reads. A batch that is run again has the same plan.
 
     Attributes:
-        ends: per topic and partition, the offset up to which Spark reads.
+        ends: per topic and partition, the offset up to which Spark reads (exclusive).
         at_ms: when Spark planned the batch, epoch ms UTC.
-        versions: per id of a Delta table, the version before which the table is read completely. A table of which
-            Spark still reads the initial content has none.
+        versions: per id of a Delta table, the version up to which the table is read (exclusive). A table of which
+            Spark still reads the initial content is left out.
     """
 
     ends: Ends
@@ -61,12 +59,16 @@ class Plan:
 
 
 def rearranged(checkpoint: Path, former: Sequence[int | None], reads: Callable[[int, str], bool]) -> dict[str, bytes]:
-    """Returns the files of a checkpoint that goes on where *checkpoint* is, with other sources of the query.
+    """Returns the files of a new checkpoint that goes on where *checkpoint* is, for a query with other sources.
 
-    Of each source in order, *former* has the number that it had; None: it is new, and begins with the batch after the
-    newest plan. The first number is 0, that of the ticks. *reads* says if the source with a number, of the new order,
-    reads a topic: offsets of others are left out. Files are by their path in the folder. Only those are returned which
-    Spark reads at a start.
+    Args:
+        checkpoint: the folder of the old checkpoint.
+        former: for each source of the new query, in order, its number in the old one, or None if it is new: a new
+            source begins with the batch after the newest plan. The first source is that of the ticks, 0 in both.
+        reads: returns True if the source with this new number reads the topic. Offsets of other topics are left out.
+
+    Returns:
+        The content of the files that Spark reads at a start, by their path in the folder.
 
     Raises:
         UnreadableFile: a plan is torn.
@@ -82,28 +84,29 @@ def rearranged(checkpoint: Path, former: Sequence[int | None], reads: Callable[[
     first = min([*planned[-2:-1], *(number for number in planned if number == committed)], default=0)
     for batch_id in (number for number in planned if number >= first):
         try:
-            of_batch, lines = _plan(checkpoint, batch_id)
+            batch_line, lines = _plan(checkpoint, batch_id)
             kept: list[str] = []
-            for now, number in enumerate(former):
-                kept.append(NO_OFFSET if number is None else _of_topics(lines[number], partial(reads, now)))
-        except _OF_ANOTHER_FORM as error:
+            for new, old in enumerate(former):
+                kept.append(NO_OFFSET if old is None else _without_topics(lines[old], partial(reads, new)))
+        except _MALFORMED as error:
             raise UnreadableFile(checkpoint / "offsets" / str(batch_id), str(error), RESTORE) from error
-        files[f"offsets/{batch_id}"] = "\n".join([FORMAT, of_batch, *kept]).encode()
-    for now, number in enumerate(former):
-        folder = checkpoint / "sources" / str(number)
-        for path in folder.rglob("*") if number is not None and folder.is_dir() else ():
+        files[f"offsets/{batch_id}"] = "\n".join([FORMAT, batch_line, *kept]).encode()
+    for new, old in enumerate(former):
+        folder = checkpoint / "sources" / str(old)
+        for path in folder.rglob("*") if old is not None and folder.is_dir() else ():
             # Checksums are of a file's content, so they stay right.
             if path.is_file():
-                files["/".join(["sources", str(now), *path.parts[len(folder.parts) :]])] = path.read_bytes()
+                files["/".join(["sources", str(new), *path.parts[len(folder.parts) :]])] = path.read_bytes()
     return files
 
 
-def _of_topics(line: str, reads: Callable[[str], bool]) -> str:
-    """Returns the *line* of a source in a plan without the offsets of topics that it does not read."""
+def _without_topics(line: str, reads: Callable[[str], bool]) -> str:
+    """Returns the *line* of a source in a plan without the offsets of topics for which *reads* returns False."""
     offset = None if line == NO_OFFSET else json.loads(line)
-    if not isinstance(offset, dict) or all(not isinstance(of, dict) or reads(topic) for topic, of in offset.items()):
+    # Offsets of topics are objects, by partition; those of other sources are numbers and texts.
+    if not isinstance(offset, dict) or all(not isinstance(ends, dict) or reads(name) for name, ends in offset.items()):
         return line
-    return json.dumps({topic: of for topic, of in offset.items() if reads(topic)})
+    return json.dumps({topic: ends for topic, ends in offset.items() if reads(topic)})
 
 
 def read_plan(checkpoint: Path, batch_id: int) -> Plan:
@@ -120,27 +123,27 @@ def read_plan(checkpoint: Path, batch_id: int) -> Plan:
             msg = f"batchTimestampMs is missing, got {metadata!r}"
             raise ValueError(msg)
         return Plan(_ends(sources), at_ms, _versions(sources))
-    except _OF_ANOTHER_FORM as error:
+    except _MALFORMED as error:
         raise UnreadableFile(checkpoint / "offsets" / str(batch_id), str(error), RESTORE) from error
 
 
 def make_plan_durable(checkpoint: Path, batch_id: int) -> None:
     """Makes the plan of batch *batch_id* in Spark's *checkpoint* survive a loss of power.
 
-    Spark syncs nothing. After a decision the plan must not be missing: Spark would plan the batch anew, with other
-    records, and they would count as those of the decision.
+    Spark itself does not sync its files to the disk. If the plan were missing after the batch had been decided, Spark
+    would plan the batch anew with other records, and these would count as the decided ones.
     """
     if not isinstance(checkpoint, ObjectPath):
         lists_of_files: list[Path] = []
         for source, line in enumerate(_plan(checkpoint, batch_id)[1]):
             for offset in _offsets([line]):
-                # Notes about files have a number of their own: a batch without new files has none.
+                # The lists of files are numbered by themselves: a batch without new files has none.
                 lists_of_files += checkpoint.glob(f"sources/{source}/{offset.get('logOffset', 'none')}*")
         durable([checkpoint / "metadata", checkpoint / "offsets" / str(batch_id), *lists_of_files])
 
 
 def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
-    """Returns the lines of a plan: the batch's, then each source's.
+    """Returns the line about the batch in the plan of *batch_id*, and the lines about its sources.
 
     Raises:
         ValueError: the file is torn or changed.
@@ -160,9 +163,9 @@ def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
 
 
 def planned_files(checkpoint: Path, batch_id: int, source: int) -> list[tuple[str, int]]:
-    """Returns the files that Spark planned for *batch_id*, each with its modification time (epoch ms).
+    """Returns the URLs of the files that Spark planned for *batch_id*, each with its modification time (epoch ms).
 
-    They are of the *source* with this place among the query's, which reads a folder. Files are URLs.
+    *source* is the number, among the sources of the query, of one that reads a folder.
     """
     first, end = (_files_planned_until(checkpoint, number, source) for number in (batch_id - 1, batch_id))
     files: list[tuple[str, int]] = []
@@ -173,7 +176,7 @@ def planned_files(checkpoint: Path, batch_id: int, source: int) -> list[tuple[st
 
 
 def _files_planned_until(checkpoint: Path, batch_id: int, source: int) -> int:
-    """Returns the number of the first note of files that is not planned by *batch_id*."""
+    """Returns the number of the first list of files that *batch_id* and the batches before it do not read."""
     if batch_id < 0:
         return 0
     offset = next(_offsets(_plan(checkpoint, batch_id)[1][source : source + 1]), None)
@@ -181,15 +184,15 @@ def _files_planned_until(checkpoint: Path, batch_id: int, source: int) -> int:
 
 
 def _entries_of_files(folder: Path, number: int) -> list[dict[str, Any]]:
-    """Returns what Spark noted about files under *number* in the *folder* of a source.
+    """Returns the entries of the list of files with this *number* in the *folder* of a source.
 
     Raises:
-        ValueError: the notes are torn.
-        FileNotFoundError: there are none.
+        ValueError: the list is torn.
+        FileNotFoundError: there is no such list.
     """
-    # Every tenth file has the content of all before it, which Spark removes later.
+    # Every tenth list has the content of all before it, which Spark removes later.
     compact = sorted(int(path.stem) for path in folder.glob("*.compact") if path.stem.isdecimal())
-    names = [str(number), *(f"{of}.compact" for of in compact if of >= number)]
+    names = [str(number), *(f"{last}.compact" for last in compact if last >= number)]
     path = next((folder / name for name in names if (folder / name).exists()), folder / str(number))
     text = path.read_text()
     _refuse_other_format(path, text)
@@ -201,15 +204,12 @@ def _entries_of_files(folder: Path, number: int) -> list[dict[str, Any]]:
 
 
 def last_tick(checkpoint: Path) -> int:
-    """Returns the offset of the source of ticks in the newest plan.
-
-    -1 before the first plan.
-    """
+    """Returns the offset of the source of ticks in the newest plan, or -1 before the first plan."""
     numbers = _numbers(checkpoint / "offsets")
     try:
         # The source of ticks is the first source of every query.
         return int(_plan(checkpoint, numbers[-1])[1][0]) if numbers else -1
-    except _OF_ANOTHER_FORM as error:
+    except _MALFORMED as error:
         raise UnreadableFile(checkpoint / "offsets" / str(numbers[-1]), str(error), RESTORE) from error
 
 
@@ -250,8 +250,8 @@ class TablePosition:
     Attributes:
         table_id: the id of the table.
         version: the first version yet to be read.
-        first_look: the version of the table at the stream's first look, as long as not all rows that the table had
-            then are read. None: all of them are.
+        first_look: the version of the table when the stream first looked at it. None once all rows that the table had
+            then are read.
     """
 
     table_id: str
@@ -260,15 +260,15 @@ class TablePosition:
 
 
 def positions_of_tables(checkpoint: Path) -> dict[int, TablePosition]:
-    """Returns the positions in Delta tables, by the number of the source among those of the query.
+    """Returns how far Delta tables are read, by the number of the source in the query.
 
-    None of a source that the stream with *checkpoint* has not begun to read; empty if a file is torn.
+    A source that the stream with *checkpoint* has not begun to read is left out. The result is empty if a file is torn.
     """
     committed, _ = newest_commit(checkpoint)
     # A plan that is not done counts as not read: Spark reads it again.
     numbers = [number for number in _numbers(checkpoint / "offsets") if committed is None or number >= committed]
     positions: dict[int, TablePosition] = {}
-    with suppress(FileNotFoundError, *_OF_ANOTHER_FORM):  # a running driver deletes old plans
+    with suppress(FileNotFoundError, *_MALFORMED):  # a running driver deletes old plans
         for number, line in enumerate(_plan(checkpoint, numbers[0])[1] if numbers else []):
             for offset in _offsets([line]):
                 if "reservoirId" in offset:
@@ -282,27 +282,27 @@ def positions_of_tables(checkpoint: Path) -> dict[int, TablePosition]:
 
 
 def version_read(checkpoint: Path, table_id: str) -> int | None:
-    """Returns the first version of a Delta table yet to be read.
+    """Returns the first version of the Delta table *table_id* that the stream with *checkpoint* has yet to read.
 
-    None: the stream with *checkpoint* has not begun to read the table *table_id*, or the file is torn.
+    The result is None if the stream has not begun to read the table, or if a file is torn.
     """
     positions = positions_of_tables(checkpoint).values()
-    return min((each.version for each in positions if each.table_id == table_id), default=None)
+    return min((position.version for position in positions if position.table_id == table_id), default=None)
 
 
 def plans(checkpoint: Path, *, without: Container[int] = ()) -> dict[int, Ends | None]:
-    """Returns the ends of every batch in *checkpoint*, oldest first.
+    """Returns the offsets up to which each batch in *checkpoint* reads topics, oldest first.
 
-    None for a plan that is torn. Those of the sources with the numbers *without* are left out.
+    A plan that is torn is None. Sources with the numbers *without* are left out.
     """
     ends: dict[int, Ends | None] = {}
-    most = 0
+    most_lines = 0
     for number in _numbers(checkpoint / "offsets"):
         with suppress(FileNotFoundError):  # a running driver deletes old plans
             lines = len(_text(checkpoint / "offsets" / str(number)).splitlines())
             # All plans of a checkpoint have a line per source, so one with fewer than an earlier one is torn.
-            ends[number] = None if lines < most else _ends_or_none(checkpoint, number, without)
-            most = max(most, lines)
+            ends[number] = None if lines < most_lines else _ends_or_none(checkpoint, number, without)
+            most_lines = max(most_lines, lines)
     return ends
 
 
@@ -310,7 +310,7 @@ def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
     """Returns the newest batch that Spark recorded as done.
 
     Returns:
-        The batch's number, None before the first; and True if its file is torn.
+        The number of the batch, or None if no batch is done yet; and True if its file is torn.
 
     Raises:
         UnknownCheckpointFormat: another version of Spark wrote the file.
@@ -327,10 +327,7 @@ def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
 
 
 def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
-    """Returns when Spark recorded *batch_id* as done, epoch ms.
-
-    None if the checkpoint has no record.
-    """
+    """Returns when Spark recorded *batch_id* as done, epoch ms, or None if it has not."""
     with suppress(FileNotFoundError):
         # The file of a commit has no time in it, so its time of writing counts, by the file system's clock.
         return (checkpoint / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
@@ -338,8 +335,8 @@ def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
 
 
 def without_offset(checkpoint: Path, batch_id: int) -> set[int]:
-    """Returns the numbers of the sources that have no offset in the plan of *batch_id*; none if it is torn."""
-    with suppress(FileNotFoundError, *_OF_ANOTHER_FORM):
+    """Returns the numbers of the sources without an offset in the plan of *batch_id*; empty if the plan is torn."""
+    with suppress(FileNotFoundError, *_MALFORMED):
         return {number for number, line in enumerate(_plan(checkpoint, batch_id)[1]) if line == NO_OFFSET}
     return set()
 
@@ -349,14 +346,14 @@ def _ends_or_none(checkpoint: Path, number: int, without: Container[int]) -> End
         metadata, sources = _plan(checkpoint, number)
         sources = [line for source, line in enumerate(sources) if source not in without]
         return _ends(sources) if _is_object(metadata) else None
-    except _OF_ANOTHER_FORM:
+    except _MALFORMED:
         return None
 
 
 def _refuse_other_format(path: Path, text: str) -> None:
-    """Raises UnknownCheckpointFormat unless *text* may be of FORMAT.
+    """Raises UnknownCheckpointFormat if *text* begins with another format than FORMAT.
 
-    A torn file may be, because its first line may be incomplete.
+    The first line of a torn file may be incomplete, and says nothing.
     """
     first, ended, _ = text.partition("\n")
     if ended and first != FORMAT and OTHER_FORMAT.fullmatch(first):
@@ -366,7 +363,7 @@ def _refuse_other_format(path: Path, text: str) -> None:
 
 
 def _numbers(folder: Path) -> list[int]:
-    # A folder of that name is no file of Spark's, and neither is a number in another form.
+    # Spark writes no folder with a number as its name, and no number with leading zeros.
     names = [file.name for file in folder.glob("[0-9]*") if file.name.isdecimal() and not file.is_dir()]
     return sorted(int(name) for name in names if name == str(int(name)))
 
@@ -376,9 +373,9 @@ def _text(path: Path) -> str:
 
 
 def mismatch_of(path: Path) -> str:
-    """Returns how the file at *path* differs from the checksums beside it; empty: it does not, or has none.
+    """Returns how the file at *path* differs from the checksums beside it, or empty if it does not, or has none.
 
-    Hadoop's local file system keeps a CRC-32 of every so many bytes, and refuses a file that does not match.
+    Hadoop's local file system keeps a CRC-32 for each block of bytes, and refuses a file that does not match.
     """
     checksums = path.with_name(f".{path.name}.crc")
     if isinstance(path, ObjectPath) or not checksums.is_file():
@@ -387,19 +384,20 @@ def mismatch_of(path: Path) -> str:
     # Hadoop ignores a file of checksums without this head, too.
     if len(sums) < CRC_HEAD or not sums.startswith(b"crc\0"):
         return ""
-    every, content = int.from_bytes(sums[4:CRC_HEAD], "big"), path.read_bytes()
-    for number, start in enumerate(range(0, len(content), max(every, 1))):
-        at = CRC_HEAD + 4 * number
-        if sums[at : at + 4] != zlib.crc32(content[start : start + every]).to_bytes(4, "big"):
+    block, content = int.from_bytes(sums[4:CRC_HEAD], "big"), path.read_bytes()
+    for number, start in enumerate(range(0, len(content), max(block, 1))):
+        position = CRC_HEAD + 4 * number
+        if sums[position : position + 4] != zlib.crc32(content[start : start + block]).to_bytes(4, "big"):
             return f"it does not match the checksums in {checksums.name}"
     return ""
 
 
 def damaged_sources(checkpoint: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the files in which Spark keeps more of a source than its offset, and what is wrong with them.
+    """Yields the damaged files below `sources/` of *checkpoint*, each with what is wrong with it.
 
-    A source of files has a log of all files that it has read. From the newest compacted log on, no number is missing up
-    to that of the newest plan. What other sources have there is read before the first plan alone.
+    A source of files keeps lists of all files that it has read there. From the newest compacted list on, no number may
+    be missing up to the list that the newest plan names. Spark reads what other sources keep there only before the
+    first plan.
     """
     has_plan, read_to = bool(_numbers(checkpoint / "offsets")), dict(enumerate(_logs_read_to(checkpoint)))
     for folder in sorted((checkpoint / "sources").glob("[0-9]*")):
@@ -418,10 +416,10 @@ def damaged_sources(checkpoint: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _logs_read_to(checkpoint: Path) -> list[int | None]:
-    """Returns, by source, the newest log of files that the newest plan names; None: it is another source."""
+    """Returns, by source, the number of the newest list of files that the newest plan names; None for other sources."""
     numbers = _numbers(checkpoint / "offsets")
     logs: list[int | None] = []
-    with suppress(FileNotFoundError, UnreadableFile, *_OF_ANOTHER_FORM):
+    with suppress(FileNotFoundError, UnreadableFile, *_MALFORMED):
         for line in _plan(checkpoint, numbers[-1])[1] if numbers else []:
             offset = None if line == NO_OFFSET else json.loads(line)
             log = offset.get("logOffset") if isinstance(offset, dict) else None

@@ -50,7 +50,7 @@ BY_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 class Entry:
     """A file of the journal.
 
-    `tables` has rows by name, as Arrow tables or as files elsewhere; `notes` has all that is not rows.
+    `tables` has rows by name, as Arrow tables or as the names of files elsewhere; `notes` has all that is not rows.
     """
 
     batch_id: int
@@ -71,13 +71,13 @@ class Journal:
         fence: Fence = NO_FENCE,
     ) -> None:
         self._home, self._kind, self._fence = home, kind, fence
-        self._numbers: list[int] | None = None  # batches with an entry, oldest first; None: not listed yet
+        self._numbers: list[int] | None = None  # batches with an entry, oldest first; None until they are listed
         home.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry, *, needed_after: int | None = None) -> None:
         """Makes *entry* durable and deletes old entries.
 
-        Entries after the batch *needed_after* are kept, and some before it (None: only the newest are kept).
+        The newest KEPT entries are always kept, and so are all entries after the batch *needed_after*, if it is given.
 
         Raises:
             Contradiction: the batch has an entry already.
@@ -85,7 +85,7 @@ class Journal:
         content = pack(entry, self._identity(entry.batch_id))
         self._fence.until_written(lambda: self._write(entry.batch_id, content))
         before = entry.batch_id - KEPT
-        # Writes list the folder once, at the first.
+        # Only the first write lists the folder.
         numbers = self._cleared() if self._numbers is None else sorted({*self._numbers, entry.batch_id})
         self._numbers = self._forget(numbers, before if needed_after is None else min(before, needed_after + 1))
 
@@ -98,9 +98,9 @@ class Journal:
             raise Contradiction(msg) from None
 
     def read(self, batch_id: int, *, only: str | tuple[str, ...] = "") -> Entry | None:
-        """Returns the entry of *batch_id*; None if the batch was not decided.
+        """Returns the entry of *batch_id*, or None if the batch was not decided.
 
-        Of its tables it has *only* those whose names begin so.
+        *only* is a prefix, or several: tables whose names begin otherwise are left out.
 
         Raises:
             UnreadableFile: the file is damaged, or is that of another journal or batch.
@@ -120,7 +120,7 @@ class Journal:
             raise UnreadableFile(path, found, RESTORE) from error
 
     def _identity(self, batch_id: int) -> str:
-        """Returns what distinguishes the entry from those of other batches and streams."""
+        """Returns a text that distinguishes the entry from those of other batches and streams."""
         # A warehouse may be moved, so the folders above the topology's are left out.
         return "/".join(self.path(batch_id).parts[-4:])
 
@@ -130,14 +130,14 @@ class Journal:
         return self.read(numbers[-1]) if numbers else None
 
     def written_at_ms(self, batch_id: int) -> int:
-        """Returns when the entry was written, by the file system (epoch ms)."""
+        """Returns when the entry was written, by the clock of the file system (epoch ms)."""
         return self.path(batch_id).stat().st_mtime_ns // 1_000_000
 
     def record_carried_out(self, entry: Entry) -> None:
-        """Records that all of *entry* is in tables and topics.
+        """Records that all rows of *entry* are in tables and topics.
 
-        Spark records the same up to 10 s later (driver/pace.py). In an object store only Spark does, because a file
-        costs a request.
+        Spark records the same up to 10 s later (driver/pace.py). In an object store this is left to Spark, because each
+        file costs a request.
         """
         if not isinstance(self._home, ObjectPath):
             # Without this file, or after a loss of power, records are sent to topics again.
@@ -145,10 +145,7 @@ class Journal:
                 (self._home / CARRIED_OUT).write_text(_id_of(entry))
 
     def carried_out_at_ms(self, entry: Entry) -> int | None:
-        """Returns when *entry* was carried out, by the file system (epoch ms).
-
-        None if it is not recorded.
-        """
+        """Returns when *entry* was carried out, by the clock of the file system (epoch ms); None without a record."""
         path = self._home / CARRIED_OUT
         with suppress(OSError):
             if not isinstance(path, ObjectPath) and path.read_text(errors="replace") == _id_of(entry):
@@ -188,14 +185,14 @@ class Journal:
 
 
 def newest_entry(control: Path) -> Entry | None:
-    """Returns the newest entry of the stream with the folder *control*; None: no batch was decided yet."""
+    """Returns the newest entry of the stream with the folder *control*, or None if no batch was decided yet."""
     home = control / "journal"
     # A journal that is opened makes its folder.
     return Journal(home, "data").newest() if home.is_dir() else None
 
 
 def _id_of(entry: Entry) -> str:
-    """Returns the identity of the decision: batch, epoch, start."""
+    """Returns a text that identifies the decision of *entry*: batch, epoch of the driver, and when it was started."""
     batch = entry.notes.decision.batch
     return f"{batch.batch_id} {batch.epoch} {batch.started_at_ms}"
 
@@ -222,8 +219,11 @@ def pack(entry: Entry, identity: str = "") -> bytes:
 def unpack(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "", identity: str | None = None) -> Entry:
     """Reads the entry of *batch_id* from the *content* of a file.
 
-    Of its tables it has *only* those whose names begin so. Errors of zipfile and pyarrow over an invalid file are not
-    caught. Raises ValueError if the file has another *identity*; None: any.
+    Tables whose names do not begin with *only* are left out.
+
+    Raises:
+        ValueError: the file has another *identity*, unless that is None.
+        Exception: zipfile or pyarrow cannot read the file.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if identity not in {None, archive.comment.decode()}:

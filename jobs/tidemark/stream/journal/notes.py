@@ -1,7 +1,7 @@
-"""Keeps the notes of a journal entry: all that is not rows.
+"""The notes of a journal entry: all that is not rows.
 
-Their classes are their form: msgspec writes them as JSON and reads them again, with the names of their fields.
-`unzip -p <batch>.data.zip notes.json` shows those of an entry.
+The classes here are the form of the file: msgspec writes them as JSON, with the names of their fields, and reads them
+again. `unzip -p <batch>.data.zip notes.json` shows the notes of an entry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class MarkNotes:
-    """The mark of time that a sink sends with the batch."""
+    """The mark of time that a sink sends with the batch: it tells readers how far the stream has come."""
 
     watermark_ms: int | None
     idle: bool = False
@@ -71,13 +71,13 @@ class DecisionNotes:
         batch: the batch.
         progress: the stream's progress after the batch.
         was: the progress before it, without the state of windows.
-        marks: marks of time by sink.
+        marks: by sink, the mark of time that it sends.
         closed: the streaming windows that the batch closes.
         sources: the partitions that the batch read.
         operators: clocks and counts by operator.
-        dropped: how many updates waited of sources and operators that have ended or begun anew since, by name.
+        dropped: by name, how many updates waited at sources and operators that were removed or begun anew since.
         states: the files with the state of each shard. Empty until the batch is written down.
-        tasks: the work of each task. None: the stream is not in shards.
+        tasks: the work of each task, or None if the stream does not run in shards.
         segments: what the driver did since the entry before. Empty until the batch is written down.
     """
 
@@ -114,8 +114,8 @@ class FactsNotes:
     """Notes about the measurements in an entry.
 
     Attributes:
-        batch_id: the batch that was measured. None: the entry has no measurements.
-        flushed: the newest batch of which all tables have the facts; -1: none.
+        batch_id: the batch that was measured, or None if the entry has no measurements.
+        flushed: the newest batch of which all tables have the facts, or -1 if there is none.
         newest_batches: the newest batch with a commit, by table.
     """
 
@@ -144,10 +144,10 @@ class EntryNotes:
 
     @classmethod
     def of(cls, content: bytes) -> EntryNotes:
-        """Returns the notes of which *content* is the JSON.
+        """Reads the notes from JSON.
 
         Raises:
-            msgspec.MsgspecError: it is not.
+            msgspec.MsgspecError: *content* is not the JSON of notes.
         """
         written = _WRITTEN.decode(content)
         return cls(
@@ -171,21 +171,21 @@ class EntryNotes:
             )
         )
 
-    # Each is parsed at its first use: many entries are read for their facts alone.
+    # The three below are parsed when they are first used: many entries are read for their facts alone.
     @cached_property
     def decision(self) -> DecisionNotes:
         """Returns the notes of the decided batch."""
-        return self._part(DecisionNotes)
+        return self._decided(DecisionNotes)
 
     @cached_property
     def progress(self) -> StreamProgress:
         """Returns `decision.progress` without parsing the other notes."""
-        return self._part(_Progress).progress
+        return self._decided(_Progress).progress
 
     @cached_property
     def states(self) -> tuple[StateRuns, ...]:
         """Returns the states of the batch without parsing the other notes."""
-        return self._part(_States).states if self.judged is None else self.judged.states
+        return self._decided(_States).states if self.judged is None else self.judged.states
 
     @property
     def judgement(self) -> JudgedNotes:
@@ -194,7 +194,7 @@ class EntryNotes:
         return self.judged
 
     def held(self, name: str) -> int:
-        """Returns how many updates of the operator, or records of the source, *name* wait after the batch."""
+        """Returns how many updates of an operator, or records of a source, with this *name* wait after the batch."""
         return sum(runs.held.get(name, 0) for runs in self.states)
 
     @property
@@ -203,10 +203,7 @@ class EntryNotes:
         return self.decision.batch.is_last
 
     def with_states(self, states: Sequence[StateRuns], tasks: Sequence[TaskRun] | None = None) -> EntryNotes:
-        """Returns the notes with the *states* of all shards.
-
-        *tasks* are the work of each task; None: the stream is not in shards.
-        """
+        """Returns the notes with the *states* of all shards, and the work of its *tasks* if the stream has shards."""
         runs = None if tasks is None else tuple(tasks)
         return replace(self, decided=replace(self.decision, states=tuple(states), tasks=runs))
 
@@ -214,8 +211,8 @@ class EntryNotes:
         """Returns the notes with what the driver did since the entry before."""
         return replace(self, decided=replace(self.decision, segments=tuple(segments)))
 
-    def _part(self, kind: type[T]) -> T | DecisionNotes:
-        """Returns the notes of the decided batch, or those that *kind* has."""
+    def _decided(self, kind: type[T]) -> T | DecisionNotes:
+        """Returns the notes of the decided batch, of which only the fields of *kind* are parsed if none are yet."""
         assert self.decided is not None
         return self.decided if isinstance(self.decided, DecisionNotes) else msgspec.json.decode(self.decided, type=kind)
 
@@ -244,7 +241,7 @@ _WRITTEN = msgspec.json.Decoder(_Written)
 
 
 def as_json(notes: object) -> bytes:
-    """Returns *notes*, or a part of them, as JSON."""
+    """Returns *notes*, or the value of one of their fields, as JSON."""
     return msgspec.json.encode(notes, enc_hook=_plain)
 
 

@@ -1,7 +1,7 @@
-"""Finds a stream's journal, and the facts that are only there.
+"""Finds the journal of a stream, and tells if it has facts that the stream's tables lack.
 
-Queries of the command line open tables whose facts are all flushed. To import what reads entries takes longer than such
-a query, so this module reads names and notes by itself.
+Most queries of the command line open tables that have all facts. Importing the code that reads entries would take
+longer than such a query, so this module reads the names and notes of entries by itself.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FACTS_TABLES = frozenset(table.name for table in TABLES.values() if table.writte
     CHANGES.name,
     HEARTBEATS.name,
 }
-"""Tables of which a journal may have rows that are flushed."""
+"""Tables whose rows may wait in a journal until a flush moves them to the table."""
 COMMITTED_WITH_BATCH = f"{DeadLetterKind.UNDELIVERABLE}/{DEAD_LETTERS.name}"
-"""Name of those rows of `dead_letters` that are committed with their batch, in an entry and as a transaction.
+"""The name, in an entry and of a transaction, of rows of `dead_letters` that are committed with their batch.
 
-A topic or a table refuses records after the entry was written, so no entry has all of these rows. The other rows wait
-for a flush under the name of the table: under one name, its newest batch would say that the table has waiting rows of
-that batch and earlier ones, and they would be lost.
+These are records that a topic or a table refused, which is known only after the entry was written. The other rows of
+`dead_letters` wait for a flush, under the name of the table. If both had one name, the newest committed batch of the
+table would include waiting rows of this batch and earlier ones, and the rows would be lost.
 """
 _NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
 
@@ -40,7 +40,7 @@ class OpenTable(Protocol):
     """A Delta table as delta-rs or `snapshots` opens it."""
 
     def transaction_version(self, app_id: str, /) -> int | None:
-        """Returns the newest transaction of *app_id*; None: it has committed none."""
+        """Returns the number of the newest transaction of *app_id*, or None if there is none."""
 
 
 def entry_path(journal: Path, kind: str, batch_id: int) -> Path:
@@ -62,10 +62,10 @@ def journal_of(home: Path) -> Path:
 
 
 def journal_with_facts(home: Path, opened: Callable[[Path], Snapshot | None] = snapshot_of) -> Path | None:
-    """Returns the stream's journal if tables may lack its facts.
+    """Returns the journal of the stream whose tables lie in *home*, if the tables may lack facts that it has.
 
-    The tables lie in *home*, and *opened* opens one as `snapshot_of` does. None: they lack none, or this user may not
-    read the control folder.
+    The result is None if they lack none, or if this user may not read the control folder. *opened* opens a table as
+    `snapshot_of` does.
     """
     journal = journal_of(home)
     with suppress(PermissionError):
@@ -91,15 +91,15 @@ def not_waiting(table: str, flushed: int) -> str:
 
 
 def newest_batch(path: Path, table: OpenTable) -> int:
-    """Returns the newest batch that a driver committed to *table*; -1: none."""
+    """Returns the newest batch that a driver committed to the *table* at *path*, or -1 if there is none."""
     newest = table.transaction_version("/".join(path.parts[-3:]))
     return -1 if newest is None else int(newest)
 
 
 def _is_at_rest(journal: Path, batches: Path, opened: Callable[[Path], Snapshot | None]) -> bool:
-    """Returns True if all tables have the newest decided batch.
+    """Returns True if all tables have the newest batch of the *journal*.
 
-    The table *batches* gets it last.
+    The table at *batches* is the last that gets a batch, so it is the one that is asked.
     """
     newest = batches_in(journal, "data")[-1:]
     if not newest:
@@ -115,17 +115,17 @@ def _is_at_rest(journal: Path, batches: Path, opened: Callable[[Path], Snapshot 
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             is_whole = json.loads(archive.read(NOTES))["is_whole"]
-    # It is damaged in any way: who reads it next leaves its facts out.
+    # The file is damaged: whoever reads it next leaves its facts out.
     except Exception:
         return False
-    # A flush of a part of the tables leaves the others behind.
+    # A flush may have moved the facts of some tables only.
     return is_whole and newest_batch_at(batches, opened(batches)) >= newest[0]
 
 
 def newest_batch_at(path: Path, snapshot: Snapshot | None) -> int:
-    """Returns the newest batch that a driver committed to the table at *path*; -1: none, or there is no table.
+    """Returns the newest batch that a driver committed to the table at *path*, or -1 without a batch or a table.
 
-    *snapshot* is the opened table; None: it is opened here.
+    *snapshot* is the table if it is open already.
     """
     if snapshot is not None:
         return newest_batch(path, snapshot)

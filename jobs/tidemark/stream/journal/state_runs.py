@@ -16,10 +16,13 @@ class StateRun:
 
 @dataclass(frozen=True)
 class StateRuns:
-    """The runs of a shard, oldest first.
+    """The files (runs) with the state of a shard, as an entry names them.
 
-    They have the state after batch `batch_id`; -1: there is none. `held` is the number of updates, by operator, that
-    wait after the batch of the entry.
+    Attributes:
+        batch_id: the batch after which the files are the state, or -1 if there is no state yet. It may be older than
+            the batch of the entry: the entries in between have the changes.
+        runs: the files, oldest first.
+        held: by operator or source, how many updates or records wait after the batch of the entry.
     """
 
     batch_id: int = -1
@@ -28,5 +31,5 @@ class StateRuns:
 
     @property
     def rows(self) -> int:
-        """The number of rows of its runs."""
+        """The number of rows in all files."""
         return sum(run.rows for run in self.runs)

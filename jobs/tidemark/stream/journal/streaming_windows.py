@@ -23,7 +23,7 @@ Spans = tuple[tuple[int, int], ...]
 class ClosedWindow:
     """A window that a batch closed.
 
-    `records` are the records of the window that each operator finished; None: they were not counted.
+    `records` has the number of its records that each operator finished, or is None if they were not counted.
     """
 
     start_ms: int
@@ -32,16 +32,13 @@ class ClosedWindow:
 
 @dataclass(frozen=True)
 class StreamingWindows:
-    """Windows of *window_ms*.
-
-    *most* of them are measured while they are outstanding.
-    """
+    """Counts records per streaming window: windows have the length *window_ms*, and at most *most* are measured."""
 
     window_ms: int
     most: int
 
     def with_opened(self, now: StreamProgress, starts: Iterable[int]) -> StreamProgress:
-        """Returns *now* with windows outstanding that begin at *starts*."""
+        """Returns *now* with the windows that begin at *starts* added to those outstanding."""
         outstanding = {*now.windows}
         for start in starts:
             # A window in a span is outstanding already, and its records are not counted any more.
@@ -52,16 +49,20 @@ class StreamingWindows:
     def count(
         self, now: StreamProgress, finished: Mapping[str, Mapping[int, int]]
     ) -> tuple[StreamProgress, list[ClosedWindow]]:
-        """Returns *now* after a batch, and the windows that the batch closes.
+        """Adds the records of a batch, and closes the windows that the watermark of *now* has passed.
 
-        *finished* has the number of records by operator and window.
+        *finished* has the number of records that the batch finished, by operator and start of the window.
+
+        Returns:
+            The progress with the new counts and without the closed windows, and the closed windows.
         """
         passed_ms = self._passed(now.watermark_ms)
         records = {name: _add(now.records.get(name, {}), per) for name, per in finished.items()}
         closed: list[ClosedWindow] = []
         for first, last in now.uncounted:
             # Of windows in spans the records are not known any more.
-            closed += [ClosedWindow(at, None) for at in range(first, min(last, passed_ms) + 1, self.window_ms)]
+            starts = range(first, min(last, passed_ms) + 1, self.window_ms)
+            closed += [ClosedWindow(start, None) for start in starts]
         outstanding: list[int] = []
         for start in now.windows:
             if start <= passed_ms:
@@ -81,9 +82,9 @@ class StreamingWindows:
         return NOTHING_PASSED if watermark_ms is None else watermark_ms + 1 - self.window_ms
 
     def _measured(self, per: Mapping[int, int], first_ms: int, outstanding: Iterable[int]) -> dict[int, int]:
-        """Returns the counts *per* window, from *first_ms* on.
+        """Returns the counts *per* window that are kept: of windows from *first_ms* on.
 
-        They are those of windows *outstanding*, and of as many others, the newest.
+        Kept are the counts of windows *outstanding*, and of at most as many others, the newest.
         """
         kept = {start: n for start, n in per.items() if start >= first_ms}
         if len(kept) <= self.most:
@@ -92,10 +93,7 @@ class StreamingWindows:
         return pick(kept, wanted)
 
     def _spans(self, spans: Spans, more: Iterable[int], passed_ms: int) -> Spans:
-        """Returns *spans* and windows *more*, without those up to *passed_ms*.
-
-        Adjacent windows are one span.
-        """
+        """Returns *spans* with *more* windows and without those up to *passed_ms*; adjacent windows form one span."""
         open_ = [(self._after(first, passed_ms), last) for first, last in spans if last > passed_ms]
         joined_spans: list[tuple[int, int]] = []
         for first, last in sorted([*open_, *((start, start) for start in more)]):

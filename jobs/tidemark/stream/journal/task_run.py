@@ -9,8 +9,18 @@ from dataclasses import dataclass
 class TaskRun:
     """The work of one task on an operator, an element of `operator_batches.tasks`.
 
-    `started_at_ms` and `finished_at_ms` are epoch ms by the clock of *host*. `skew_ms` is added to them to get the
-    driver's clock; None: unknown.
+    Attributes:
+        operator: the operator, or the source that the task took in.
+        shard: the shard, for an operator.
+        partition: the partition, for a source.
+        host: the host of the task.
+        started_at_ms: epoch ms by the clock of the host.
+        finished_at_ms: epoch ms by the clock of the host.
+        records: how many records came in.
+        hot_key: the most frequent key among the records of the shard.
+        hot_share: its share of them.
+        skew_ms: what has to be added to the clock of the host to get the driver's clock, or None if that is unknown.
+        skew_error_ms: the largest error of that.
     """
 
     operator: str

@@ -1,9 +1,9 @@
 """Records what the main thread of a stream does, as a row of segments without a gap.
 
 Purpose: whoever explains why a result was late must know what the stream did at each instant.
-How it works: the thread says what it begins, and that ends what it did before. An entry of the journal takes the
-segments since the entry before; the heartbeats have those that no row of a batch has yet, since a driver may die, or
-hang, before there is one.
+How it works: the thread says what it begins, and that ends what it did before. Each journal entry gets the segments
+since the entry before. Heartbeats carry the segments that no row of a batch has yet, because a driver may die or hang
+before it writes one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tidemark.clock import Clock, boot_clock_ms
 from tidemark.semantics.segments import NEXT, Segment, SegmentOwner
 
 SHORT_MS = 250
-"""Of batches that changed nothing, shorter segments become part of the one before them, as a rule the wait."""
+"""In batches that changed nothing, shorter segments become part of the segment before them, as a rule the wait."""
 
 
 class Timeline:
-    """Records the segments of a driver, of which *clock* is the boot clock (ms).
+    """Records the segments of a driver; *clock* is the boot clock of its host (ms).
 
-    One thread lives by it; others may ask for `open`.
+    The main thread of the stream calls all methods; other threads may call `open`.
     """
 
     def __init__(self, clock: Clock = boot_clock_ms) -> None:
@@ -35,9 +35,9 @@ class Timeline:
     def begin(
         self, owner: SegmentOwner, detail: str = "", *, at_ms: int | None = None, batch_id: int | None = None
     ) -> None:
-        """Begins what *owner* does now, or did from *at_ms* on, and ends what ran until then.
+        """Begins a segment of *owner*, now or at *at_ms*, and ends the running one.
 
-        It does this for *batch_id*; None: the one that is worked on.
+        The segment belongs to *batch_id*, or to the batch that is worked on.
         """
         at_ms = self.clock() if at_ms is None else at_ms
         with self._lock:
@@ -45,7 +45,7 @@ class Timeline:
             self._running = Segment(owner.value, detail, self._number(batch_id), at_ms, at_ms)
 
     def book(self, owner: SegmentOwner, detail: str = "", *, until_ms: int, batch_id: int | None = None) -> None:
-        """Gives *owner* the time from when the running segment began until *until_ms*; it runs on from there."""
+        """Gives *owner* the running segment up to *until_ms*; the rest of it keeps its owner and runs on."""
         with self._lock:
             running = self._running
             if running is not None and until_ms > running.began_ms:
@@ -53,7 +53,7 @@ class Timeline:
                 self._running = running._replace(began_ms=until_ms)
 
     def work_on(self, batch_id: int) -> None:
-        """Has segments from now on, and those for the next batch before it, belong to *batch_id*."""
+        """Assigns *batch_id* to the segments from now on, and to those that wait for the number of the next batch."""
         with self._lock:
             self._batch_id = batch_id
             self._ended = [_numbered(segment, batch_id) for segment in self._ended]
@@ -68,19 +68,19 @@ class Timeline:
             return tuple(self._ended)
 
     def recorded(self, segments: Sequence[Segment]) -> None:
-        """Takes *segments*, the oldest ones, for those of the newest entry.
+        """Records that the newest entry has *segments*, the oldest ones.
 
-        Readers find them in the row of its batch, which comes with the next entry; so the segments of the entry before
-        are forgotten.
+        The row of a batch is written with the next entry. Until then heartbeats go on to show the segments of the
+        newest entry; those of the entry before are in a row now, and are forgotten.
         """
         with self._lock:
             self._in_entry = tuple(segments)
             del self._ended[: len(segments)]
 
     def changed_nothing(self) -> None:
-        """Ends a batch that leaves no entry, whose short segments become part of those before them.
+        """Ends a batch that changed nothing and leaves no entry: its short segments become part of those before them.
 
-        What was done for the batch before it, such as its writes after its entry, stays so.
+        Segments that belong to the batch before, such as writes after its entry, stay as they are.
         """
         with self._lock:
             kept: list[Segment] = []
@@ -105,7 +105,7 @@ class Timeline:
         return running is not None and running.owner != SegmentOwner.TRIGGER
 
     def open(self) -> tuple[Segment, ...]:
-        """Returns the segments that no row of a batch has yet; the last one runs, and ends now."""
+        """Returns the segments that no row of a batch has yet. The last one is running, and is shown as ending now."""
         with self._lock:
             running = self._running
             if running is None:

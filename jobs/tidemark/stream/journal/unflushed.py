@@ -1,14 +1,12 @@
-"""Reads facts of a journal that are not in their tables.
+"""Reads the facts (measurements and proofs) that are in a journal and not yet in their tables.
 
-No other module knows their place.
+Purpose: a batch costs one journal entry and no commit for its facts. A driver moves the facts of many batches to their
+tables together, in a flush (`flushing.py`). Whoever reads facts has to read the tables and the journal.
 
-Purpose: a batch costs one journal entry and no commit for its facts. A driver moves them to their tables together
-(`flushing.py`); readers of facts read the tables and these facts.
-
-How it works: the rows of a batch's LEDGERS are in its own entry. The measurements of its commit are in the entry of the
-next batch (FACTS), or in a file of their own, `<batch>.facts.zip`, if a flush came first. The newest commit of a
-table has the numbers of the batches that are in it. Readers read the journal before they open a table: rows that were
-removed from the journal are in the table by then.
+How it works: the tables that are decided with a batch (LEDGERS) are in its own entry. The measurements of its commit
+are in the entry of the next batch (FACTS), or in a file of their own, `<batch>.facts.zip`, if a flush came first. The
+newest transaction of a table tells which batches it has. Readers read the journal before they open a table: rows that
+are removed from the journal meanwhile are in the table by then.
 """
 
 from __future__ import annotations
@@ -58,28 +56,24 @@ LEDGERS = tuple(
 )
 """Tables of facts whose rows are decided with the batch."""
 FACTS = "facts/"
-"""Prefix of the tables with measurements of the batch before.
-
-They are tables of a journal entry.
-"""
+"""Prefix of an entry's tables with measurements of the batch before."""
 ByBatch = Mapping[int, Rows]
 
 
 @dataclass(frozen=True)
 class UnflushedRows:
-    """The unflushed rows of each table and batch.
+    """The rows that may not be in their tables yet, by table and batch.
 
-    They are of batches after `flushed`, the newest one that all tables are known to have.
+    `flushed` is the newest batch that all tables are known to have: the rows are of later batches.
     """
 
     flushed: int = -1
     rows: Mapping[str, ByBatch] = field(default_factory=dict)
 
     def of(self, path: Path, table: DeltaTable | Snapshot | None = None) -> tuple[int, ByBatch]:
-        """Returns the newest batch of a table, and later rows.
+        """Returns the newest batch that the table at *path* has, and the rows of later batches.
 
-        The rows are those of later batches. The *table* at *path* is used as it was opened, or else opened now. -1: it
-        has no batch.
+        The batch is -1 if the table has none. *table* is the table if it is open already.
         """
         if path.name not in self.rows:
             return -1, {}
@@ -87,23 +81,23 @@ class UnflushedRows:
         return newest, _after(newest, self.rows[path.name])
 
     def scan(self, path: Path, snapshot: Snapshot | None = None) -> pl.LazyFrame:
-        """Returns all rows of the table at *path*, of which the *snapshot* may be at hand.
+        """Returns the rows of the table at *path*, followed by those that it does not have yet.
 
-        They are its own, and those of later batches.
+        *snapshot* is the table if it is open already.
         """
         table = open_to_read(path, snapshot)
-        own = frame_of(table)
+        flushed = frame_of(table)
         later = _after(newest_batch(path, table), self.rows.get(path.name, {}))
-        return pl.concat([own, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else own
+        return pl.concat([flushed, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else flushed
 
 
 NOTHING_UNFLUSHED = UnflushedRows()
 
 
 class ComingRows:
-    """Reads the rows of the table *name* that come to a stream's journal, each entry once.
+    """Follows the journal of the stream whose tables lie in *home*, and reads new rows of the table *name* once.
 
-    The tables of the stream lie in *home*. Damaged entries are left out.
+    Damaged entries are left out.
     """
 
     def __init__(self, home: Path, name: str) -> None:
@@ -111,9 +105,9 @@ class ComingRows:
         self._read_to = {"data": -1, "facts": -1}
 
     def take(self) -> pa.Table | None:
-        """Returns the rows of the entries that were written since the last call; None: there are none.
+        """Returns the rows of the entries that were written since the last call, or None if there are none.
 
-        They may be in the table meanwhile.
+        The rows may have been flushed to the table meanwhile.
         """
         rows: list[Rows] = []
         # A user who may not read the control folder gets nothing.
@@ -129,24 +123,23 @@ class ComingRows:
 
 
 def scan_facts(path: Path) -> pl.LazyFrame:
-    """Returns the rows of the table of facts at *path*.
+    """Returns the rows of the table of facts at *path*, with those that only the journal has yet.
 
-    Rows that only the journal has are included. Raises an error when there is no table, and UnreadableFile if an entry
-    of the journal is damaged.
+    Raises UnreadableFile if an entry of the journal is damaged, and an error of delta-rs if there is no table.
     """
     journal = journal_with_facts(path.parent)
     return (NOTHING_UNFLUSHED if journal is None else unflushed(journal)).scan(path)
 
 
 class ReadsEntry(Protocol):
-    """Reads an entry of a journal, of its tables only some."""
+    """A function that reads an entry of a journal."""
 
     def __call__(self, journal: Journal, number: int, /, *, only: tuple[str, ...]) -> Entry | None:
-        """Returns the entry of the batch *number*; None: it is gone, or left out."""
+        """Returns the entry of the batch *number* with the tables that begin with *only*; None if it is gone."""
 
 
 def unflushed(journal: Path, read: ReadsEntry = Journal.read) -> UnflushedRows:
-    """Returns what is unflushed in a *journal*, whose entries *read* reads.
+    """Returns the rows in a *journal* that may not be in their tables yet. Entries are read by *read*.
 
     Raises UnreadableFile if an entry is damaged, unless *read* leaves it out.
     """
@@ -197,13 +190,16 @@ def as_frame(rows: Rows) -> pl.DataFrame:
 
 def as_table(by_batch: ByBatch) -> pa.Table:
     """Returns the rows of all batches, oldest first."""
-    parts = (by_batch[number] for number in sorted(by_batch))
-    tables = [rows if isinstance(rows, pa.Table) else as_frame(rows).to_arrow() for rows in parts]
+    in_order = (by_batch[number] for number in sorted(by_batch))
+    tables = [rows if isinstance(rows, pa.Table) else as_frame(rows).to_arrow() for rows in in_order]
     return pa.concat_tables(tables, promote_options="permissive")
 
 
 def readable(journal: Journal, number: int, /, *, only: tuple[str, ...]) -> Entry | None:
-    """Returns the entry of the batch *number*, only with some tables; None: it is gone, or damaged, which is logged."""
+    """Returns the entry of the batch *number* with the tables that begin with *only*.
+
+    The result is None if the entry is gone, or if it is damaged, which is logged.
+    """
     try:
         return journal.read(number, only=only)
     except UnreadableFile as error:

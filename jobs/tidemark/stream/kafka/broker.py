@@ -32,7 +32,7 @@ class RefusedRecord:
 class TopicState:
     """A topic as it is now: its id and partitions.
 
-    Kafka gives each topic an id, so a recreated topic has another one. None: the cluster gives topics no ids.
+    Kafka gives each topic an id, so a recreated topic has another one. It is None if the cluster gives topics no ids.
     """
 
     id: str | None

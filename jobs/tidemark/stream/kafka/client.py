@@ -339,7 +339,7 @@ class KafkaBroker:
     def write_group(self, group: str, offsets: Offsets) -> list[str]:
         """Writes *offsets* into the consumer group *group*, into that of each cluster those of its own topics.
 
-        Returns why clusters have refused some, for people; empty: all are written.
+        Returns why clusters have refused some, for people, or empty if all are written.
         """
         # All clusters are asked before the first answer is awaited, so that a silent one delays no other.
         asked = {name: self._asked_to_write(group, name, places) for name, places in offsets.items() if places}

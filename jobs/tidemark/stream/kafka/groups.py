@@ -51,7 +51,7 @@ def offsets_by_cluster(sub: SubTopology, progress: StreamProgress) -> dict[str, 
 
 
 class GroupOffsets:
-    """Writes the offsets that *read_to* returns into the consumer group *group*; None: into none.
+    """Writes the offsets that *read_to* returns into the consumer group *group*, unless it is None.
 
     A failure is logged once, until a write succeeds. The thread is a daemon and ends with `end`, or with its process.
 

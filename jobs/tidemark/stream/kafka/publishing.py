@@ -66,7 +66,7 @@ class KafkaTopicWriter:
         client: the settings of a producer. They have secrets, which Spark sends to executors with the task.
         writer: `topology/sub-topology`, with which ids begin.
         hop: the header `tidemark-hop`, with the driver's clock before it sends.
-        traceparent: that of the batch. None: records keep theirs.
+        traceparent: that of the batch, or None if records keep theirs.
     """
 
     outgoing: OutgoingRows

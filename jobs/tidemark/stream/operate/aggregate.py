@@ -1,7 +1,4 @@
-"""Runs the kind `aggregate`: values per key, windowed or rolling.
-
-`aggregating.py` keeps its states.
-"""
+"""Runs the kind `aggregate`: values per key, in windows or over all records. `aggregating.py` keeps its states."""
 
 from __future__ import annotations
 
@@ -42,14 +39,14 @@ class AggregateStep(JudgingStep[Aggregate]):
         operator: Aggregate, columns: Schema, sql: Expressions, wrong: Collection[str]
     ) -> Iterator[ColumnMistake]:
         """Yields what is wrong with `key`, `aggregates` and `select`."""
-        own_mistakes = [
+        found = [
             *unknown({"key": operator.key}, columns),
-            *_of_functions(operator, columns),
-            *_of_names(operator),
+            *_function_mistakes(operator, columns),
+            *_name_mistakes(operator),
         ]
-        own_mistakes = [replace(each, remedy=each.remedy or reads(columns)) for each in own_mistakes]
-        yield from own_mistakes
-        bad = {*wrong, *(mistake.key for mistake in own_mistakes)}
+        found = [replace(mistake, remedy=mistake.remedy or reads(columns)) for mistake in found]
+        yield from found
+        bad = {*wrong, *(mistake.key for mistake in found)}
         if not bad & {"key", "window", "aggregates"}:
             results = {**_results(operator, columns, bad), **of_any_type("aggregates", bad)}
             texts = {f"select.{name}": text for name, text in operator.select.items()}
@@ -57,27 +54,27 @@ class AggregateStep(JudgingStep[Aggregate]):
 
     @staticmethod
     def meaning(operator: Aggregate) -> dict[str, str]:
-        """Returns its key and windows, and each of its functions."""
-        at, over = f"operators.{operator.name}", _in_words(operator.windows) if operator.windows else "no windows"
+        """Describes its key and windows, and each of its functions."""
+        path, over = f"operators.{operator.name}", _in_words(operator.windows) if operator.windows else "no windows"
         values: dict[str, str] = {}
         for name, (function, column) in operator.aggregates.items():
-            values[f"{at}.aggregates.{name}"] = f"{function}({column})"
-        return {at: f"an aggregate by {', '.join(operator.key) or 'no column'} over {over}", **values}
+            values[f"{path}.aggregates.{name}"] = f"{function}({column})"
+        return {path: f"an aggregate by {', '.join(operator.key) or 'no column'} over {over}", **values}
 
     @staticmethod
     def key(operator: Aggregate) -> tuple[str, ...] | None:
-        """Returns its key, and the start of a window."""
+        """Returns its key, with the start of the window if it has windows."""
         return (*operator.key, *(("window_start",) if operator.windows else ()))
 
     @staticmethod
     def origins(operator: Aggregate, read: Origins) -> Origins:
-        """Returns the columns of its key; all else is calculated."""
+        """Returns the origins of the columns of its key; all other columns are calculated."""
         key = {column: read.get(column) for column in operator.key}
         return key | ({"window_start": None} if operator.windows else {})
 
     @staticmethod
     def comment(operator: Aggregate, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Returns the expression of *column*, or which window bound it is."""
+        """Returns the SQL of *column*, or which bound of the window it is."""
         if column in operator.select:
             return f"{operator.name}: {operator.select[column]}"
         if column in WINDOW:
@@ -89,7 +86,7 @@ class AggregateStep(JudgingStep[Aggregate]):
         return tuple(self.operator.select)
 
     def prepare(self) -> None:
-        """Keeps the states of its keys."""
+        """Makes room for the states of its keys."""
         schema = self.shared.schemas[self.operator.inputs[0]]
         self._aggregating = Aggregator(self.operator, schema, self.shared.sql, self.shared.memory)
 
@@ -97,13 +94,13 @@ class AggregateStep(JudgingStep[Aggregate]):
         """Aggregates the records, and judges the results."""
         (records,) = inputs
         name, kernel = self.operator.name, self._aggregating.kernel
-        # Retractions are needed where records are updates; in a stream, a deletion has nothing to aggregate.
+        # Where records are updates, a deletion takes a value away. In a plain stream it has nothing to aggregate.
         kept = records if OLD in records.columns else records.filter(~pl.col("_deleted"))
         keyed, bad = with_key(self.operator, kept, self.operator.key)
         done = self._aggregating.run(keyed, moves, moment)
         filtered, no_key = records.height - kept.height, kept.height - keyed.height
         quarantined = no_key + self.shared.failed_n
-        # Late records and records without a key are no updates, but came in.
+        # Late records and records without a key are no updates, but they count among those that came in.
         counts = done.emitted.counts + Counter(late=done.late.height, filtered=filtered, quarantined=quarantined)
         counts["records_in"] = done.updates + done.late.height + filtered + no_key
         counts["reopened"] = done.reopened
@@ -116,7 +113,7 @@ class AggregateStep(JudgingStep[Aggregate]):
         return Run(output, times, counts, rows, done.emitted.judged.skipped, done.emitted.asserted)
 
 
-def _of_functions(operator: Aggregate, columns: Schema) -> Iterator[ColumnMistake]:
+def _function_mistakes(operator: Aggregate, columns: Schema) -> Iterator[ColumnMistake]:
     for name, call in operator.aggregates.items():
         try:
             aggregate_functions({name: call}, columns)
@@ -124,20 +121,20 @@ def _of_functions(operator: Aggregate, columns: Schema) -> Iterator[ColumnMistak
             yield ColumnMistake(f"aggregates.{name}", str(error), "")
 
 
-def _of_names(operator: Aggregate) -> Iterator[ColumnMistake]:
-    """Yields the names that a result has already."""
+def _name_mistakes(operator: Aggregate) -> Iterator[ColumnMistake]:
+    """Yields a mistake for each name in `aggregates` and `select` that a column of the result has already."""
     key = {*operator.key, *(("window_start",) if operator.windows else ())}
-    for place, names, names_in_result in (
+    for table, names, names_in_result in (
         ("aggregates", operator.aggregates, key | {"window_end"}),
         ("select", operator.select, key),
     ):
         for name in names:
             if name in names_in_result:
-                yield ColumnMistake(f"{place}.{name}", "is already a column of the result; choose another name", "")
+                yield ColumnMistake(f"{table}.{name}", "is already a column of the result; choose another name", "")
 
 
 def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Schema:
-    """Returns what `select` of *operator* reads, but for aggregates that are *bad*."""
+    """Returns the columns that `select` of *operator* reads, without aggregates that are *bad*."""
     sound = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
     kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
     results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
@@ -145,7 +142,7 @@ def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Sche
 
 
 def _in_words(windows: Windows) -> str:
-    """Returns shape and lengths of *windows*."""
+    """Describes shape and lengths of *windows*."""
     every = f" every {length_in_toml(windows.hop_ms)}" if windows.shape is Shape.HOPPING else ""
     shifted = f", shifted by {length_in_toml(windows.offset_ms)}" if windows.offset_ms else ""
     zone = f" in {windows.timezone}" if windows.timezone else ""

@@ -1,6 +1,6 @@
 """Runs the kind `map`: SQL on each record.
 
-It may send on only what differs from the record of its key before.
+With an `emission`, a record is sent on only if it differs from the record before it with the same key.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ class MapStep(KeyedStep[Map]):
     def mistakes(operator: Map, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterator[ColumnMistake]:
         """Yields what is wrong with `select`, `where`, `key` and `identity`."""
         texts = {f"select.{name}": text for name, text in operator.select.items()}
-        own_mistakes = [*of_sql(texts, columns, sql)]
-        yield from own_mistakes
+        found = [*of_sql(texts, columns, sql)]
+        yield from found
         if operator.where is not None:
-            yield from _of_condition(operator.where, columns, sql)
+            yield from _condition_mistakes(operator.where, columns, sql)
         if "select" in wrong:
             return
-        bad = {*wrong, *(mistake.key for mistake in own_mistakes)}
+        bad = {*wrong, *(mistake.key for mistake in found)}
         selected = {name: text for name, text in operator.select.items() if f"select.{name}" not in bad}
         columns_selected = sql.select(pl.DataFrame(schema=dict(columns)), selected, keep=()).schema if selected else {}
-        results = {**columns_selected, **of_any_type("select", bad)}  # an identity is of what was selected
+        # The key and the identity name columns that were selected.
+        results = {**columns_selected, **of_any_type("select", bad)}
         yield from unknown({"key": operator.key}, results)
         if operator.identity is not None:
             yield from of_sql({"identity": operator.identity}, results, sql)
 
     @staticmethod
     def meaning(operator: Map) -> dict[str, str]:
-        """Returns by what it judges, if it does."""
+        """Describes the key, and what counts as a change, if it judges records."""
         if operator.emission is None:
             return {}
         key = ", ".join(operator.key) or "no column"
@@ -56,26 +57,23 @@ class MapStep(KeyedStep[Map]):
 
     @staticmethod
     def key(operator: Map) -> tuple[str, ...] | None:
-        """Returns the columns of its key, if it judges."""
+        """Returns the columns of its key, if it judges records."""
         return None if operator.emission is None else operator.key
 
     @staticmethod
     def origins(operator: Map, read: Origins) -> Origins:
-        """Returns the columns that it hands on as they are, not calculated."""
+        """Returns the origins of its columns: those that are only handed on have one."""
         return {name: read.get(column_in(sql)) for name, sql in operator.select.items()}
 
     @staticmethod
     def comment(operator: Map, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Returns the expression of *column*, or where it comes from.
-
-        It comes from elsewhere if it is handed on as it is.
-        """
+        """Returns the SQL of *column*, or its description in the operator before if it is only handed on."""
         if column_in(operator.select.get(column, column)) != column:
             return f"{operator.name}: {operator.select[column]}"
         return ask(operator.inputs[0])
 
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Returns *records* as updates, with the columns that show a change."""
+        """Returns *records* as updates, with the value by which a change is seen."""
         return map_updates(self.operator, records, self.shared.sql, self.compared() or ())
 
     def compared(self) -> tuple[str, ...] | None:
@@ -87,17 +85,17 @@ class MapStep(KeyedStep[Map]):
         return tuple(outside(self.operator.select, self.shared.event_times[self.operator.name]))
 
     def judged_records(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Returns *records* as `select` and `where` make them."""
+        """Applies `select` and `where` to *records*."""
         updates = self.operator.name in self.shared.updates
         return map_records(self.operator, records, self.shared.sql, updates=updates)
 
     def prepare(self) -> None:
-        """Keeps what was sent on, if it judges."""
+        """Makes room for the last record of each key, if it judges records."""
         if self.operator.emission is not None:
             super().prepare()
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Selects from the records, and judges them where `emission` is set."""
+        """Applies `select` and `where` to the records, and judges them if `emission` is set."""
         (records,) = inputs
         mapped = self.judged_records(records)
         failed = self.shared.failed_n
@@ -106,15 +104,15 @@ class MapStep(KeyedStep[Map]):
             counts = Counter(records_in=records.height, passed=mapped.height, filtered=filtered, quarantined=failed)
             return Run(mapped, times_of(records), counts)
         run = self.newest(mapped, moves, moment, mapped.columns, finished=records)
-        # The judged records count themselves; these are added for those that did not get that far.
+        # The judged records are counted already; these counts add the records that were not judged.
         others = Counter(records_in=filtered + failed, filtered=filtered, quarantined=failed)
         return replace(run, counts=run.counts + others)
 
 
-def _of_condition(where: str, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
-    own_mistakes = [*of_sql({"where": where}, columns, sql)]
-    yield from own_mistakes
-    if not own_mistakes and sql.misfit(f"coalesce(({where}), false)", pl.DataFrame(schema=dict(columns))):
+def _condition_mistakes(where: str, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
+    found = [*of_sql({"where": where}, columns, sql)]
+    yield from found
+    if not found and sql.misfit(f"coalesce(({where}), false)", pl.DataFrame(schema=dict(columns))):
         yield ColumnMistake(
             "where", f"is {where!r}, which is not a condition", f"write one, such as {where} is not null"
         )

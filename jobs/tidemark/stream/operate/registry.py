@@ -1,7 +1,7 @@
-"""Maps each class of operator to its step.
+"""Maps each class of operator, into which a topology file is read, to the step that runs it.
 
-The class is the one that the topology file is read into. The steps of a kind are in the module of this folder that has
-its word as a name, or beside the class if another package adds it.
+The step of a kind is in the module of this folder that has the kind's name. If another package adds a kind, its step is
+in the same module as its class.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs the kind `repartition`: hands records on by another key.
+"""Runs the kind `repartition`: hands records on to the next sub-topology by another key, through a table: the hop.
 
-They are records, or updates of an id, for the next sub-topology.
+With an `id` the records are updates, and an update that changes nothing is suppressed. Otherwise all are handed on.
 """
 
 from __future__ import annotations
@@ -34,30 +34,27 @@ class RepartitionStep(KeyedStep[Repartition]):
 
     @staticmethod
     def mistakes(operator: Repartition, columns: Schema, *_: Expressions | Collection[str]) -> Iterable[ColumnMistake]:
-        """Returns what `id`, `key` and `columns` name that is no column."""
+        """Returns the names in `id`, `key` and `columns` that are no columns."""
         return unknown({"id": operator.id, "key": operator.key, "columns": operator.columns}, columns)
 
     @staticmethod
     def meaning(operator: Repartition) -> dict[str, str]:
-        """Returns its id, key and partitions."""
+        """Describes its id, key and partitions."""
         id_, key = ", ".join(operator.id) or "no id", ", ".join(operator.key)
         return {f"operators.{operator.name}": f"a repartition of {id_} by {key} into {operator.partitions}"}
 
     @staticmethod
     def key(operator: Repartition) -> tuple[str, ...] | None:
-        """Returns its id, or the key of a stream.
-
-        It keeps the last update of an id; the records of a key of a stream stay in order.
-        """
+        """Returns its id, of which it keeps the last update, or its key, whose records it keeps in order."""
         return operator.id or operator.key
 
     @staticmethod
     def holder_of_key(operator: Repartition) -> str:
-        """Returns its input: a hop has its columns in one text."""
+        """Returns its input, which has the columns of the key: in a hop they are one text."""
         return operator.inputs[0]
 
     def kept_columns(self) -> Schema:
-        """Returns the columns of its key, of its id, and of the values that it hands on."""
+        """Returns the columns of its key and its id, and the columns that it hands on."""
         read = self.shared.schemas[self.operator.inputs[0]]
         kept = {*self.operator.key, *self.operator.id, *self.operator.columns}
         return {name: kind for name, kind in read.items() if name in kept}
@@ -67,20 +64,20 @@ class RepartitionStep(KeyedStep[Repartition]):
         return repartition_updates(self.operator, records)
 
     def compared(self) -> tuple[str, ...] | None:
-        """Returns the columns that it sends on, if it judges updates."""
+        """Returns the columns that it hands on, if it judges updates."""
         return repartition_columns(self.operator) if self.operator.id else None
 
     def prepare(self) -> None:
-        """Keeps the last update of each id; of a stream nothing."""
+        """Makes room for the last update of each id, if it has an id."""
         if self.operator.id:
             super().prepare()
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         """Makes the rows of the hop."""
         (records,) = inputs
-        return self._updates_on(records, moves, moment) if self.operator.id else self._stream_on(records)
+        return self._hand_on_updates(records, moves, moment) if self.operator.id else self._hand_on_records(records)
 
-    def _stream_on(self, records: pl.DataFrame) -> Run:
+    def _hand_on_records(self, records: pl.DataFrame) -> Run:
         operator = self.operator
         kept, bad = with_key(operator, records.filter(~pl.col("_deleted")), operator.key)
         rows = stream_hop_rows(operator, kept)
@@ -89,15 +86,15 @@ class RepartitionStep(KeyedStep[Repartition]):
         counts["quarantined"] = records.height - filtered - kept.height
         return Run(rows, times_of(kept), counts, {operator.name: rows, DEAD_LETTERS.name: bad})
 
-    def _updates_on(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+    def _hand_on_updates(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         operator, last = self.operator, self.shared.memory.stored[self.operator.name]
         updates, bad = with_key(operator, self.updates(records))
-        stored = last.of(updates["_key"])
+        stored = last.look_up(updates["_key"])
         emitted = self.emitted(updates, moves, moment)
         if emitted.held_before:
-            # Updates held before this batch may be sent now, whose keys did not occur in it.
-            stored = last.of(emitted.judged.emitted["_key"])
-        # Readers under another key retract the old value, which is in the stored update alone.
+            # Updates that were held before this batch may be sent now, also of keys that do not occur in the batch.
+            stored = last.look_up(emitted.judged.emitted["_key"])
+        # Readers of the hop take the old value of the id away. Only the stored update has it.
         rows = hop_rows(operator, with_old_value(emitted.judged.emitted, stored))
         counts = emitted.counts + Counter(
             records_in=records.height, quarantined=records.height - updates.height, fan_out=rows.height

@@ -40,21 +40,18 @@ class SinkStep(OperatorStep[Sink]):
 
     @staticmethod
     def mistakes(operator: Sink, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterator[ColumnMistake]:
-        """Yields what is wrong with its schema, `key` and column names.
-
-        A column must not have a name that the table has already.
-        """
+        """Yields what is wrong with its schema, its `key`, and columns with names that the table has already."""
         yield from avro_mistakes(operator.avro_schema)
         yield from unknown({"key": operator.key}, columns)
         added = SINK_COLUMNS | ({"last_seen_at"} if operator.last_seen_at else set())
         added |= {"window_final"} if operator.window else set()
-        if operator.table and (own := sorted(added & {*columns})):
-            anew = "rename them: `name type from field` in `fields`, or in a map"
-            yield ColumnMistake("", f"{own} are columns that a Delta sink adds; {anew}", reads(columns))
+        if operator.table and (taken := sorted(added & {*columns})):
+            rename = "rename them: `name type from field` in `fields`, or in a map"
+            yield ColumnMistake("", f"{taken} are columns that a Delta sink adds; {rename}", reads(columns))
 
     @staticmethod
     def meaning(operator: Sink) -> dict[str, str]:
-        """Returns the rows that its table has."""
+        """Describes the rows that its table has."""
         if operator.table is None:
             return {}
         rows = f"the current row of {', '.join(operator.key)}" if operator.key else "every row"
@@ -62,13 +59,13 @@ class SinkStep(OperatorStep[Sink]):
 
     @staticmethod
     def key(operator: Sink) -> tuple[str, ...] | None:
-        """Returns the key of its rows; for a topic, of the records."""
+        """Returns the key of the rows of its table, or of the records of its topic."""
         return operator.key if operator.topic or operator.key else None
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Hands out all records, or those that the topic accepts.
+        """Hands out the records that the topic or table accepts.
 
-        For a sink with the instant at which a key was last seen, the second of *inputs* has all updates of its input.
+        If the sink writes when a key was last seen, the second of *inputs* has all updates, also suppressed ones.
         """
         sink, records = self.operator, inputs[0]
         if sink.table:
@@ -81,10 +78,7 @@ class SinkStep(OperatorStep[Sink]):
         return Run(kept, times_of(kept), counts, {sink.name: kept, DEAD_LETTERS.name: bad})
 
     def _to_table(self, records: pl.DataFrame, asserted: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
-        """Hands out all *records* but those that the table refuses.
-
-        *asserted* are all updates of the input.
-        """
+        """Hands out the *records* that the table accepts; *asserted* has all updates, also suppressed ones."""
         sink, rows = self.operator, {}
         counts = Counter(records_in=records.height, passed=records.height)
         if sink.window:
@@ -102,14 +96,14 @@ class SinkStep(OperatorStep[Sink]):
 
 
 def _without(asserted: pl.DataFrame, refused: pl.DataFrame) -> pl.DataFrame:
-    """Returns the updates of *asserted* that are not among those *refused*."""
+    """Returns those of the updates *asserted* that are not among the *refused* ones."""
     return asserted.join(refused, on=["_key", "_partition", "_offset"], how="anti", nulls_equal=True)
 
 
 def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
-    """Returns *records* in the columns of the table of a Delta *sink*.
+    """Returns *records* as rows of the table of *sink*.
 
-    Of a sink that keeps current rows only the last record of each key is returned.
+    If the table has the current row of each key, only the last record of a key is returned.
     """
     frame = pl.DataFrame(records)
     if sink.key:
@@ -118,12 +112,12 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
 
 
 def _table_rows(sink: Sink, records: pl.DataFrame, batch_id: int) -> pl.DataFrame:
-    """Returns *records* in the columns of the table of *sink*.
+    """Returns *records* as rows of the table of *sink*.
 
-    The columns are payload, record time, and the source and batch of each record. *records* have when a key was last
-    seen if they were decided with `last_seen_at`. Instants and bounds of windows are timestamps.
+    A row has the columns of the record, its record time, and its source and batch, and with `last_seen_at` also when
+    the key was last seen. Instants and bounds of windows are timestamps.
     """
-    # A row that only repeats others is no news about time.
+    # A row that only repeats a result says nothing new about time.
     newest_ms = {NEWEST_MS: pl.when(~pl.col("_repeated")).then("_newest_ms")} if sink.key else {}
     return records.select(
         *(instants(name) if name in sink.bounds else pl.col(name) for name in payload(records.columns)),
@@ -141,7 +135,7 @@ def _table_rows(sink: Sink, records: pl.DataFrame, batch_id: int) -> pl.DataFram
 def accepted_records(
     sink: Sink, records: pl.DataFrame, batch_id: int, constraints: tuple[Constraint, ...]
 ) -> tuple[pl.Series, pl.DataFrame]:
-    """Returns which of *records* the table of *sink* accepts, and the others as rows of `dead_letters`."""
+    """Returns which of *records* the table of *sink* accepts, and rows of `dead_letters` for the others."""
     rows = _table_rows(sink, records, batch_id)
     why = _refusals(sink, rows, constraints)
     return why.is_null(), _undeliverable(sink, rows.with_columns(records["_key"]), why)
@@ -150,7 +144,7 @@ def accepted_records(
 def accepted_rows(
     sink: Sink, rows: pl.DataFrame, constraints: tuple[Constraint, ...]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Splits *rows* of the table of *sink* into those that it accepts, and rows of `dead_letters`."""
+    """Splits *rows* into those that the table of *sink* accepts, and rows of `dead_letters` for the others."""
     why = _refusals(sink, rows, constraints)
     return rows.filter(why.is_null()), _undeliverable(sink, rows, why)
 
@@ -166,9 +160,9 @@ def _refusals(sink: Sink, rows: pl.DataFrame, constraints: tuple[Constraint, ...
 
 
 def _undeliverable(sink: Sink, rows: pl.DataFrame, why: pl.Series) -> pl.DataFrame:
-    """Returns those *rows* of the table of *sink* that have a reason, as rows of `dead_letters`."""
-    own = SINK_COLUMNS | OF_REPLACING | {WINDOW_FINAL, LAST_SEEN_AT}
-    content = outside(payload(rows.columns), own)
+    """Returns rows of `dead_letters` for those *rows* that the table of *sink* refuses; *why* has the reasons."""
+    added = SINK_COLUMNS | OF_REPLACING | {WINDOW_FINAL, LAST_SEEN_AT}
+    content = outside(payload(rows.columns), added)
     key = pl.col("_key") if "_key" in rows.columns else key_text(sink.key, rows.schema) if sink.key else pl.lit(None)
     return rows.filter(why.is_not_null()).select(
         kind=pl.lit(DeadLetterKind.UNDELIVERABLE.value),

@@ -1,7 +1,4 @@
-"""Describes the kind `source`, and the reader of a hop.
-
-`intake.py` takes records in, and here is how their readers see them.
-"""
+"""Describes the kind `source`, and the source that reads a hop; `read/intake.py` takes their records in."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ from tidemark.stream.updates.mistakes import ColumnMistake, Schema
 from tidemark.stream.updates.step import Op, OperatorStep, Run
 
 HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.String(), **META_SCHEMA}
-"""The columns of a row of a hop.
-
-`value` is the text of the value to add, `old_value` of the value to retract.
-"""
+"""The columns of a row of a hop: `value` has the text of the new value, `old_value` that of the value it replaces."""
 
 
 class _ReadingStep(OperatorStep[Op]):
@@ -37,15 +31,12 @@ class _ReadingStep(OperatorStep[Op]):
 
     @staticmethod
     def comment(operator: Op, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Returns the name of *column*.
-
-        How a column of a hop was made is described by another sub-topology.
-        """
+        """Returns the name of *column*. How a column of a hop is made is described in another sub-topology."""
         return f"{column} of {operator.name}"
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Raises InvalidArgument: it has no step."""
-        # The engine takes records in itself, so this is a defect of the caller.
+        """Raises InvalidArgument: the engine takes records in itself."""
+        # A call is a defect of the caller.
         msg = f"{self.operator.name}: a {self.operator.kind} has no step"
         raise InvalidArgument(msg)
 
@@ -57,7 +48,7 @@ class SourceStep(_ReadingStep[Source]):
     def mistakes(
         operator: Source, columns: Schema, sql: Expressions, wrong: Collection[str]
     ) -> Iterator[ColumnMistake]:
-        """Yields what is wrong with its schema, or with its fields beside that."""
+        """Yields what is wrong with its schema, or, if nothing is, with its fields."""
         mistakes = [*avro_mistakes(operator.avro_schema)]
         if operator.descriptors is not None:
             mistakes += _protobuf_mistakes(operator.descriptors, operator.message or "")
@@ -68,26 +59,23 @@ class SourceStep(_ReadingStep[Source]):
 
     @staticmethod
     def comment(operator: Source, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Returns the source of *column*.
-
-        It is a field, or the record time.
-        """
+        """Describes *column* as a field, or as the record time."""
         if column != operator.timestamp:
             return f"{column} of {operator.name}"
         unit = "" if operator.fields[column] == "timestamp" else f", epoch {operator.timestamp_unit}"
         return f"{column} of {operator.name}: record time{unit}"
 
     def prepare(self) -> None:
-        """Makes place for records that wait for other partitions (`max_drift`)."""
+        """Makes room for records that wait for other partitions (`max_drift`)."""
         self.shared.memory.keep_waiting(self.operator.name, self.schema())
 
     def schema(self) -> Mapping[str, pl.DataType]:
-        """Returns its fields, and what is known of each record."""
+        """Returns the columns of its fields, and of what is known of each record."""
         return record_schema(self.operator.columns)
 
 
 class HopSourceStep(_ReadingStep[HopSource]):
-    """Describes the reading end of a hop."""
+    """Describes the source that reads a hop."""
 
     def schema(self) -> Mapping[str, pl.DataType]:
         """Returns the columns of what the repartition hands on."""
@@ -109,10 +97,7 @@ class HopSourceStep(_ReadingStep[HopSource]):
 
 
 def avro_mistakes(schema: str | None) -> Iterator[ColumnMistake]:
-    """Yields a mistake if *schema* describes no Avro records.
-
-    None is no mistake.
-    """
+    """Yields a mistake if *schema* is given and describes no Avro records."""
     if schema is not None and not is_schema_of_records(schema):
         problem = "is not an Avro schema of records in JSON"
         yield ColumnMistake("schema", problem, 'write {"type": "record", "name": ..., "fields": [...]}')

@@ -32,19 +32,25 @@ from tidemark.stream.updates.step import OperatorStep, Reference, Run, StepConte
 from tidemark.stream.updates.taking_back import take_back_later
 
 _SOUND: deque[tuple[Topology, Mapping[str, Mapping[str, pl.DataType]]]] = deque(maxlen=8)
-"""Topologies without a mistake, and the columns of their operators.
+"""Topologies in which no mistake was found, each with the columns of its operators.
 
-A process makes the steps of a topology for each of its streams and shards: the later ones have these columns.
+A process prepares the steps of a topology for each of its streams and shards. Only the first has to find the columns.
 """
 
 
 class Steps:
-    """The operators of *topology*, and the memory that they change.
+    """The operators of a topology, and the memory that they change.
 
-    At start every operator runs once over no records, which gives the schema of its output and refuses SQL and columns
-    that do not fit; once for a topology in a process. *earlier_mistakes* are mistakes of the file that were found
-    before: *topology* then lacks the parts that have them. With *schemas*, the columns of all outputs, nothing is run
-    or refused; without *checks_sql* the run alone refuses SQL, which is enough for a topology whose streams have run.
+    At the start every operator runs once over no records. This finds the columns of its output, and refuses SQL and
+    columns that do not fit. A process does this once for each topology.
+
+    Args:
+        topology: the topology.
+        reference: reads joined Delta tables.
+        earlier_mistakes: mistakes that were found in the file before. *topology* lacks the keys that have them.
+        schemas: the columns of all outputs, if they are known: then nothing is run or refused.
+        checks_sql: check all SQL of the file. Without that, SQL is refused only if it fails in the run over no records,
+            which is enough for a topology whose streams have run.
     """
 
     def __init__(
@@ -79,42 +85,43 @@ class Steps:
 
     @property
     def memory(self) -> Memory:
-        """Returns the states of the operators."""
+        """The states of the operators."""
         return self._shared.memory
 
     @property
     def schemas(self) -> Mapping[str, Mapping[str, pl.DataType]]:
-        """Returns the columns of each operator's output."""
+        """The columns of each operator's output."""
         return self._shared.schemas
 
     def _mistakes(self, operator: Operator, earlier_mistakes: Sequence[InvalidSpec]) -> list[InvalidSpec]:
         """Prepares *operator*, or returns the mistakes that prevent it.
 
-        Nothing is done where an operator that it reads has mistakes. Where *earlier_mistakes* leave its output open,
-        *operator* is checked and not prepared.
+        Nothing is done if an operator that it reads has mistakes. If *earlier_mistakes* leave its output undefined,
+        *operator* is checked, but not prepared.
         """
-        at = f"operators.{operator.name}"
-        own = mistakes_of(operator.name, earlier_mistakes)
-        wrong = {mistake.key.removeprefix(f"{at}.") for mistake in own}
+        path = f"operators.{operator.name}"
+        known = mistakes_of(operator.name, earlier_mistakes)
+        wrong = {mistake.key.removeprefix(f"{path}.") for mistake in known}
         # Mistakes are reported once, where they are, and not again downstream.
         if not self.schemas.keys() >= {*self._topology.upstreams[operator.name]}:
             return []
         mistakes = self._misfits(operator, wrong) if self._checks_sql else []
-        if not mistakes and not misshapen(own):
+        if not mistakes and not misshapen(known):
             try:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
                 mistakes = self._refused(operator, error)
         errors: list[InvalidSpec] = []
         for mistake in mistakes:
-            place = f"{at}.{mistake.key}" if mistake.key else at
-            errors.append(InvalidSpec.at(self._topology.file, place, mistake.problem, mistake.remedy))
+            key = f"{path}.{mistake.key}" if mistake.key else path
+            errors.append(InvalidSpec.at(self._topology.file, key, mistake.problem, mistake.remedy))
         return errors
 
     def _misfits(self, operator: Operator, wrong: Collection[str]) -> list[ColumnMistake]:
         """Returns what in *operator* does not fit the columns that it reads.
 
-        The *wrong* keys of *operator*, which had a mistake before, have no other, and neither has what names them.
+        Nothing more is said about the *wrong* keys of *operator*, which have a mistake already, and about what names
+        them.
         """
         schema = self.schemas[operator.inputs[0]] if operator.inputs else {}
         columns = in_order_of(payload(schema), schema)
@@ -123,20 +130,20 @@ class Steps:
         return [mistake for mistake in misfits if mistake.key not in wrong]
 
     def _prepare(self, operator: Operator, schema: Mapping[str, pl.DataType] | None = None) -> None:
-        """Prepares *operator*, whose output has the *schema*; None: it is not known."""
+        """Prepares *operator*. The columns of its output are *schema*, if that is given, and else are found here."""
         step = self._steps[operator.name] = step_of(operator)(operator, self._shared)
         step.prepare()
         self._shared.schemas[operator.name] = step.schema() if schema is None else schema
 
     def _refused(self, operator: Operator, error: Exception) -> list[ColumnMistake]:
-        """Returns the *error* of a run over no records, as mistakes."""
+        """Returns the mistakes in *operator* that the *error* of its run over no records shows."""
         columns = dict.fromkeys(chain.from_iterable(payload(self.schemas[name]) for name in operator.inputs))
         problems = error.problems if isinstance(error, InvalidColumns) else [_without_columns(error)]
         key = _key_of(operator, error)
         return [ColumnMistake(key, f"does not fit what it reads: {problem}", reads(columns)) for problem in problems]
 
     def compared(self) -> dict[str, tuple[str, ...]]:
-        """Returns the columns by which each operator that judges updates compares them."""
+        """Returns, for each operator that judges updates, the columns by which it compares them."""
         columns = {name: step.compared() for name, step in self._steps.items()}
         return {name: compared for name, compared in columns.items() if compared is not None}
 
@@ -159,9 +166,9 @@ class Steps:
         assert isinstance(step, JoinStep)
         return step
 
-    def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
-        """Applies *moves* to the memory, and drops versions."""
-        self.memory.take(moves)
+    def apply(self, moves: Moves, *, watermark_ms: int | None) -> None:
+        """Applies the changes *moves* to the memory, and drops versions that no record can ask for any more."""
+        self.memory.apply(moves)
         # No record that is still accepted can ask for these versions.
         self.forget(moves.versions, watermark_ms=watermark_ms)
 
@@ -173,20 +180,22 @@ class Steps:
             step.forget(watermark_ms)
 
     def keeps_states(self, operator: Operator) -> bool:
-        """Returns whether *operator* keeps states of keys."""
+        """Returns True if *operator* has states of keys at present."""
         states = self.memory.states.get(operator.name)
         return states is not None and not states.is_empty
 
     def take_back(self, refused: Mapping[str, Sequence[str]]) -> dict[str, pl.DataFrame]:
-        """Makes later updates differ from those that tables *refused*, by the name of the sink.
+        """Makes operators forget the updates that tables *refused*, so that the next update of the key is sent.
+
+        *refused* has the keys by sink.
 
         Returns:
-            The rows that are stored now, by operator.
+            The last sent updates as they are stored now, by operator.
         """
         return take_back_later(self._shared, refused)
 
     def kept_columns(self, operator: Operator) -> Mapping[str, pl.DataType]:
-        """Returns the columns of what *operator* keeps between batches."""
+        """Returns the columns of the states that *operator* keeps between batches."""
         return self._steps[operator.name].kept_columns()
 
     def waiting(self, source: Source) -> pl.DataFrame:
@@ -207,7 +216,7 @@ class Steps:
         return step
 
     def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Runs *operator* over *inputs*; puts its changes into *moves*.
+        """Runs *operator* over *inputs* at *moment*, and adds its changes of states to *moves*.
 
         Records for which its SQL failed become rows of `dead_letters`.
         """

@@ -25,10 +25,7 @@ from tidemark.stream.updates.mistakes import ColumnMistake, Schema, unknown
 from tidemark.stream.updates.step import Run, StepContext
 
 HISTORY_MS = 3_600_000
-"""The default time for which a joined table keeps its versions.
-
-It is record time, behind the watermark.
-"""
+"""How far behind the watermark a joined table keeps its versions by default (record time)."""
 
 
 class TableStep(KeyedStep[KeyedTable]):
@@ -40,12 +37,12 @@ class TableStep(KeyedStep[KeyedTable]):
 
     @staticmethod
     def mistakes(operator: KeyedTable, columns: Schema, *_: Expressions | Collection[str]) -> Iterable[ColumnMistake]:
-        """Returns what `key` and `columns` name that is no column."""
+        """Returns the names in `key` and `columns` that are no columns."""
         return unknown({"key": operator.key, "columns": operator.columns}, columns)
 
     @staticmethod
     def meaning(operator: KeyedTable) -> dict[str, str]:
-        """Returns its key, and which row is the newest."""
+        """Describes its key, and which row counts as the newest."""
         newest = ", the newest by event time" if operator.newest_by is NewestRule.EVENT_TIME else ""
         return {f"operators.{operator.name}": f"a table by {', '.join(operator.key)}{newest}"}
 
@@ -56,14 +53,11 @@ class TableStep(KeyedStep[KeyedTable]):
 
     @cached_property
     def history_ms(self) -> int | None:
-        """Returns how far behind the watermark versions are kept; None: ever."""
+        """How far behind the watermark versions are kept, or None if they are kept for ever."""
         return history_ms(self.shared.topology, self.operator.name)
 
     def version_schema(self) -> dict[str, pl.DataType]:
-        """Returns the columns of a version.
-
-        They are those of the table, and the record time from which the version holds.
-        """
+        """Returns the columns of a version: those of the table, and the record time from which the version is valid."""
         columns = omit(self.shared.schemas[self.operator.name], META)
         return {**columns, MATCHED: pl.Boolean(), "_valid_from_ms": pl.Int64()}
 
@@ -79,19 +73,16 @@ class TableStep(KeyedStep[KeyedTable]):
         return table_updates(self.operator, records, self.compared())
 
     def compared(self) -> tuple[str, ...]:
-        """Returns its `columns`, or without these all columns but the key and the event time.
+        """Returns its `columns`, or, if it has none, all columns but the key and the event time.
 
-        Every record has another event time: with it, none would repeat the one before.
+        Every record has another event time: if that were compared, no record would repeat the one before.
         """
         read = self.operator.inputs[0]
         columns = value_columns(self.operator, [*self.shared.schemas[read]])
         return columns if self.operator.columns else tuple(outside(columns, self.shared.event_times[read]))
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Judges the rows that came.
-
-        They are kept as versions where a join asks for these.
-        """
+        """Judges the records, and keeps them as versions if a join reads the table."""
         (records,) = inputs
         key = self.operator.key
         columns = [*key, *value_columns(self.operator, records.columns)]
@@ -106,11 +97,10 @@ class TableStep(KeyedStep[KeyedTable]):
 
 
 def history_ms(topology: Topology, name: str) -> int | None:
-    """Returns how long behind the watermark versions are kept for joins.
+    """Returns how far behind the watermark versions of the table *name* are kept for joins, or None for ever.
 
-    The versions are those of the table *name*; None: for ever. Unless its `history` is set this is HISTORY_MS, or as
-    long as a result of the windows before a join may be behind; and for ever downstream of a periodic operator, which
-    repeats results however old.
+    This is the table's `history`, if it is set. Otherwise it is HISTORY_MS, or as long as results of windows before a
+    join may be behind. Behind a periodic operator, which repeats results of any age, versions are kept for ever.
     """
     table = topology.operators[name]
     if isinstance(table, KeyedTable) and table.history_ms is not None:

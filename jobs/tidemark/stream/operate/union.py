@@ -20,7 +20,7 @@ class UnionStep(OperatorStep[Union]):
 
     @staticmethod
     def comment(operator: Union, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Returns the operators that have *column*."""
+        """Names the operators that have *column*."""
         return f"{column} of {' and '.join(operator.inputs)}"
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:

@@ -1,12 +1,12 @@
 """Reads topics with Kafka's client where Spark's reader overflows over the time of a record.
 
-Spark counts the broker's time of each record in microseconds of 64 bits, and fails over one that is too large, such as
-nanoseconds of a producer. `MOST_CLOCK_MS` (kafka/messages.py) is the largest. A batch with such a record is read here
-instead, by its offsets, with null for that time. Whole topics are like this, so the batches after it are read here,
-too, until one has no such record.
+Spark counts the time of each record, in the message's own timestamp, in microseconds of 64 bits. It fails if a time is
+too large, for example because a producer has set nanoseconds; `MOST_CLOCK_MS` (kafka/messages.py) is the largest that
+it can read. A batch with such a record is read here instead, by its offsets, with null for that time. As a rule whole
+topics are like this, so the batches after it are read here, too, until one has no such record.
 
-Of a stream that also reads a table or a hop, Spark cannot read a planned batch without its topics. Such a stream
-continues with a query that plans topics and reads none, until its driver ends.
+If a stream also reads a table or a hop (a table between two streams), Spark cannot read a planned batch without its
+topics. Such a stream continues with a query that plans topics and reads none of them, until its driver ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemark.stream.read.parts import BatchPart, to_read
 
 
 class TopicsUnreadable(Exception):
-    """Ends a query of which Spark cannot read the topics; the next one does not read them."""
+    """Raised to end a query whose topics Spark cannot read; the next query does not read them."""
 
 
 def overflows(error: Exception) -> bool:
@@ -36,7 +36,7 @@ def overflows(error: Exception) -> bool:
 
 
 def records_at(source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFrame:
-    """Returns the raw rows of *source*'s topic at *offsets* of input partitions."""
+    """Returns the raw rows of *source*'s topic at *offsets*, which are by input partition."""
     number_of = {source.place(number): number for number in offsets}
     settings = {
         **cluster.client,
@@ -46,16 +46,16 @@ def records_at(source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFra
         "auto.offset.reset": "earliest",  # stream/read/data_loss.py finds and reports lost records
     }
     with closing(make_client(Consumer, cluster, settings)) as consumer:
-        ranges = {place: offsets[number] for place, number in number_of.items()}
+        ranges = {topic_partition: offsets[number] for topic_partition, number in number_of.items()}
         rows: list[dict[str, object]] = []
         for message in messages_between(consumer, ranges):
-            place = (message.topic(), message.partition())
-            rows.append(record_of(message, number_of[place]))  # type: ignore[index]
+            topic_partition = (message.topic(), message.partition())
+            rows.append(record_of(message, number_of[topic_partition]))  # type: ignore[index]
     return pl.DataFrame(rows, schema=RECORD).with_columns(source=pl.lit(source.name))
 
 
 class BeyondSpark:
-    """Reads the parts of batches of topics at *clusters*.
+    """Reads topics for batches that Spark cannot read.
 
     Attributes:
         is_needed: the last batch had a record that Spark's reader cannot read, or the query reads no topics.

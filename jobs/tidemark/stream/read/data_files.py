@@ -1,4 +1,4 @@
-"""Reads the files that Spark planned for a batch, one file as one unit.
+"""Reads the files that Spark planned for a batch, each file completely or not at all.
 
 Spark lists a folder and notes in its checkpoint which files belong to a batch. It does not read them: its readers run
 inside tasks, where a damaged file ends the query or, with `ignoreCorruptFiles`, loses rows silently. Here the driver
@@ -35,9 +35,9 @@ from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.checkpoint import planned_files
 
 UNREADABLE, ADDED = "unreadable_file", "added_to_file"
-"""Reasons of quarantine of a file: set aside whole; bytes were added after it had been read."""
+"""Reasons why a file is quarantined: it cannot be read, or bytes were added after it had been read."""
 BYTES = "_bytes"
-"""The column with how many bytes of a file are read."""
+"""The column with the number of bytes that are read of a file."""
 WRITTEN = pa.struct([("at_ms", pa.int64()), ("file", pa.string()), ("start", pa.int64())])
 _ROWS = pa.schema(
     [
@@ -50,7 +50,7 @@ _ROWS = pa.schema(
     ]
 )
 _SET_ASIDE = frozenset({errno.ENOENT, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
-"""Errors that are of the file itself, and not of its disk: another try would end alike."""
+"""Errors that are about the file itself, and not about its disk: another try would fail in the same way."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +58,26 @@ class FilesOfBatch:
     """The files of a batch, and those that grew since they were read.
 
     Attributes:
-        rows: a row for each.
-        sizes: by source and name, the bytes that are read, or that were found.
+        rows: a row for each file.
+        sizes: by source and name of a file, the bytes that the batch reads, or the size to which the file grew.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def added_to(self, rows: DataFrame) -> DataFrame:
-        """Returns the *rows* of a batch with those of its files, as `rows_of_files` reads them."""
+        """Returns the *rows* of a batch with a row for each of these files, which `rows_of_files` replaces later."""
         if not self.rows:
             return rows
-        own = rows.sparkSession.createDataFrame(pa.Table.from_pylist(self.rows, schema=_ROWS))
-        return rows.unionByName(own, allowMissingColumns=True)
+        file_rows = rows.sparkSession.createDataFrame(pa.Table.from_pylist(self.rows, schema=_ROWS))
+        return rows.unionByName(file_rows, allowMissingColumns=True)
 
 
 def folder_of(source: Source, warehouse: Path) -> Path:
-    """Returns the folder of the files of *source*.
+    """Returns the folder whose files *source* reads.
 
     Raises:
-        InvalidArgument: it is in an object store.
+        InvalidArgument: the folder is in an object store.
     """
     folder = Path(source.files or "")
     if not folder.is_absolute() and isinstance(warehouse, ObjectPath):
@@ -93,25 +93,31 @@ def folder_of(source: Source, warehouse: Path) -> Path:
 def files_of_batch(
     sub: SubTopology, warehouse: Path, checkpoint: Path, batch_id: int, progress: StreamProgress | None
 ) -> FilesOfBatch:
-    """Returns the files that Spark planned for *batch_id* of *sub*.
+    """Returns the files that Spark planned for *batch_id* of *sub*, and those that grew since they were read.
 
-    *progress* has the files that were read before; None: they are not looked at.
+    Args:
+        sub: the sub-topology.
+        warehouse: the warehouse, to which relative folders belong.
+        checkpoint: Spark's checkpoint of the stream.
+        batch_id: the batch.
+        progress: has the files that were read last. If it is None, no file is checked for growth.
     """
     found = FilesOfBatch()
     for number, source in enumerate(sub.sources, start=1):  # the first source of every query are the ticks
         if not isinstance(source, Source) or source.files is None:
             continue
-        was = progress.inputs.get(source.name, InputProgress()).files if progress else {}
+        sizes_read = progress.inputs.get(source.name, InputProgress()).files if progress else {}
         folder, sizes = folder_of(source, warehouse), found.sizes.setdefault(source.name, {})
         planned = [(path_of_url(url), at_ms) for url, at_ms in planned_files(checkpoint, batch_id, number)]
-        for row in (*_rows(source, folder, planned), *_grown(source, folder, was)):
+        for row in (*_planned_rows(source, folder, planned), *_grown_rows(source, folder, sizes_read)):
             found.rows.append(row)
             if row[BYTES] is not None:
                 sizes[Path(row["written"]["file"]).name] = row[BYTES]
     return found
 
 
-def _rows(source: Source, folder: Path, planned: Iterable[tuple[Path, int]]) -> Iterator[dict[str, Any]]:
+def _planned_rows(source: Source, folder: Path, planned: Iterable[tuple[Path, int]]) -> Iterator[dict[str, Any]]:
+    """Yields a row for each *planned* file in *folder*, which come with their modification times (epoch ms)."""
     subfolders: set[str] = set()
     for path, at_ms in planned:
         name, *below = path.relative_to(folder).parts
@@ -126,9 +132,9 @@ def _rows(source: Source, folder: Path, planned: Iterable[tuple[Path, int]]) -> 
             yield _row(source, folder / name, at_ms, detail=f"is a folder; put its files into {folder} itself")
 
 
-def _grown(source: Source, folder: Path, was: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each file that has more bytes than it *was* read with."""
-    for name, size in was.items():
+def _grown_rows(source: Source, folder: Path, sizes_read: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Yields a row for each file that has more bytes than were read of it."""
+    for name, size in sizes_read.items():
         try:
             now = (folder / name).stat()
         except OSError:
@@ -139,15 +145,15 @@ def _grown(source: Source, folder: Path, was: Mapping[str, int]) -> Iterator[dic
             yield {**row, "reason": ADDED}
 
 
-def _added(source: Source, path: Path, was: int, size: int) -> str:
-    """Returns what was added to *path*: lines of a text, bytes of another file."""
-    added = f"{size - was:,} bytes were added"
+def _added(source: Source, path: Path, size_read: int, size: int) -> str:
+    """Returns what was added to the file at *path* behind *size_read*: lines of a text, or bytes of another file."""
+    added = f"{size - size_read:,} bytes were added"
     if source.format is Format.PARQUET or path.suffix in {".gz", ".bz2", ".zst"}:
         return added
     with path.open("rb") as file:
-        file.seek(was)
-        lines = lines_in(file.read(size - was))
-    return f"{lines:,} line{'s' * (lines != 1)} ({size - was:,} bytes) were added"
+        file.seek(size_read)
+        lines = lines_in(file.read(size - size_read))
+    return f"{lines:,} line{'s' * (lines != 1)} ({size - size_read:,} bytes) were added"
 
 
 def _row(
@@ -164,7 +170,7 @@ def _row(
 
 
 def _explained(error: OSError) -> str:
-    """Returns why a file is set aside; raises *error* again if its disk is the cause."""
+    """Returns why a file is quarantined; raises *error* again if the disk is the cause, and not the file."""
     if error.errno not in _SET_ASIDE:
         raise error
     if error.errno == errno.ENOENT:
@@ -173,7 +179,7 @@ def _explained(error: OSError) -> str:
 
 
 def rows_of_files(raw: pl.DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
-    """Returns the *raw* rows of a batch, with the rows of each file in place of its own.
+    """Returns the *raw* rows of a batch, in which the content of each file replaces the row for the file.
 
     Raises:
         OSError: a disk could not be read. Another try may succeed.
@@ -182,15 +188,15 @@ def rows_of_files(raw: pl.DataFrame, operators: Iterable[Operator]) -> pl.DataFr
         return raw
     sources = {o.name: o for o in operators if isinstance(o, Source) and o.files is not None}
     is_file = pl.col("source").is_in(names_in(sources.values())) & pl.col("reason").is_null()
-    parts = [raw.filter(~is_file)]
+    frames = [raw.filter(~is_file)]
     for row in raw.filter(is_file).iter_rows(named=True):
-        parts.append(_content(sources[row["source"]], row))
+        frames.append(_content(sources[row["source"]], row))
     # The columns of `raw` come first: a file of JSON does not have those of CSV, and an unreadable one has neither.
-    return pl.concat(parts, how="diagonal_relaxed").drop(BYTES)
+    return pl.concat(frames, how="diagonal_relaxed").drop(BYTES)
 
 
 def _content(source: Source, row: dict[str, Any]) -> pl.DataFrame:
-    """Returns the rows of the file of *row*, or one that says why it has none."""
+    """Returns the rows in the file of *row*, or one row that says why the file cannot be read."""
     path, at_ms = Path(row["written"]["file"]), row["written"]["at_ms"]
     try:
         rows = file_rows(_read(path, row[BYTES]), path.name, source)
@@ -199,15 +205,12 @@ def _content(source: Source, row: dict[str, Any]) -> pl.DataFrame:
             {"row": None, "reason": UNREADABLE, "detail": str(error)}, schema_overrides={"row": pl.Int64}
         )
     written = pl.struct(at_ms=pl.lit(at_ms, pl.Int64), file=pl.lit(str(path)), start="row")
-    place = {"source": pl.lit(source.name), "partition": pl.lit(0, pl.Int32)}
-    return rows.with_columns(**place, written=written).drop("row")
+    # Files are one partition.
+    return rows.with_columns(source=pl.lit(source.name), partition=pl.lit(0, pl.Int32), written=written).drop("row")
 
 
 def _read(path: Path, size: int) -> bytes:
-    """Returns the first *size* bytes of *path*: others may have been added since.
-
-    Raises FileUnreadable.
-    """
+    """Returns the first *size* bytes of *path*, to which more may have been added; raises FileUnreadable."""
     try:
         with path.open("rb") as file:
             return file.read(size)

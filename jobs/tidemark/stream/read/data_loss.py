@@ -24,31 +24,31 @@ from tidemark.stream.kafka.broker import TopicState
 log = logging.getLogger("tidemark.stream")
 
 Offsets = Mapping[int, tuple[int, int]]
-"""Per partition offsets from (inclusive) until (exclusive)."""
+"""Per partition, a range of offsets: the first, and the one after the last."""
 Accepted = Callable[[], Mapping[tuple[str, int, int | str], int]]
-"""Returns the accepted losses.
+"""Returns the losses that a person has accepted (`tidemark accept-loss`).
 
-Per source, partition and offset at which the stream is, the offset from which it may continue. If the topic was
-recreated, per source, partition and id of the new topic.
+The key is the source, the partition, and the offset that the stream would read next; the value is the offset from which
+it may continue. If the topic was recreated, the id of the new topic stands in place of the offset.
 """
 Reread = Callable[[Source, Offsets], pl.DataFrame]
 """Reads records of a source's topic that Spark skipped."""
 
 
 class DataLost(TidemarkError):
-    """Raised when a topic or hop no longer has unread records.
-
-    Of a hop, when its log no longer has their commits.
-    """
+    """Raised when a topic no longer has records that are unread, or the log of a hop no longer has their commits."""
 
 
 @dataclass(frozen=True)
 class CheckedRows:
     """The rows of a source after the check.
 
-    `read_to` is, per partition, the offset from which the batch reads; `losses` are the offsets of accepted losses.
-    `topic_ids` has the partitions of which nothing was read, because Spark planned the batch before their topic was
-    recreated: with the id of the earlier topic.
+    Attributes:
+        rows: the rows.
+        read_to: per partition, the offset from which the batch reads.
+        losses: per partition, the lost offsets, whose loss was accepted.
+        topic_ids: the partitions of which nothing was read because Spark planned the batch before their topic was
+            recreated, each with the id of the earlier topic.
     """
 
     rows: pl.DataFrame
@@ -58,7 +58,7 @@ class CheckedRows:
 
 
 def nothing_to_reread(source: Source, _: Offsets) -> pl.DataFrame:
-    """Refuses to read again: without Spark no records are skipped.
+    """Refuses to read records again: only Spark skips records, and here is no Spark.
 
     Raises:
         TidemarkError: always.
@@ -68,10 +68,14 @@ def nothing_to_reread(source: Source, _: Offsets) -> pl.DataFrame:
 
 
 class LossCheck:
-    """Compares what a batch read with what brokers and hops have.
+    """Compares what a batch read with what brokers and hops still have.
 
-    *name* is the stream's as the CLI takes it. *accepted* returns accepted losses, *reread* reads skipped records.
-    *hops_begin_at* has, per reading end, the first batch of which a hop has the commit; 0: nothing is missing.
+    Args:
+        name: the name of the stream, as commands take it.
+        accepted: returns the losses that were accepted.
+        reread: reads records that Spark skipped.
+        hops_begin_at: by the source that reads a hop, the first batch that the log of the hop still has, or 0 if no
+            unread batch is missing.
     """
 
     def __init__(
@@ -80,10 +84,10 @@ class LossCheck:
         self._name, self._accepted, self._reread, self._hops_begin_at = name, accepted, reread, hops_begin_at
 
     def lost_of_hop(self, source: HopSource, read_to: int) -> tuple[int, int] | None:
-        """Returns the batches from *read_to* that the log of a hop lost.
+        """Returns the unread batches that the log of a hop lost, if that was accepted. *read_to* is the next to read.
 
         Returns:
-            From (inclusive) and until (exclusive), if the loss was accepted. None: no batch is lost.
+            The first lost batch, and the one after the last; None if no batch is lost.
 
         Raises:
             DataLost: the loss was not accepted.
@@ -105,9 +109,9 @@ class LossCheck:
         offsets: Offsets,
         batch: MicroBatch,
     ) -> CheckedRows:
-        """Reads a recreated topic from the accepted offsets.
+        """Reads a topic that was recreated since the last batch, from the accepted offset to the planned end.
 
-        Its rows are read again, from the accepted offset to the planned end.
+        If the topic was not recreated, *rows* are returned as they are.
 
         Known limitation: `max_records` does not limit these rows if the loss is accepted while the driver runs. If it
         is accepted before a start, the batch is cut into parts by `accepted_starts`.
@@ -116,7 +120,7 @@ class LossCheck:
             source: the source.
             rows: its rows in the batch.
             was: its progress before the batch.
-            topic: its topic, as it was after the rows were read; None: it has none.
+            topic: its topic, as it was after the rows were read, or None for a table or files.
             offsets: earliest and latest offset of each partition of the topic.
             batch: the batch.
 
@@ -124,13 +128,14 @@ class LossCheck:
             DataLost: the topic was recreated, and no person accepted that.
         """
         read_to = was.positions(offsets)
+        # The partitions as they were read of the earlier topic.
         earlier = {n: part for n, part in was.partitions.items() if topic and topic.replaces(n, part.topic_id)}
         if topic is None or not earlier:
             return CheckedRows(rows, read_to, {})
         ends, accepted = batch.ends.get(source.topic or "", {}), self._accepted()
         # A recreated topic may have fewer partitions. Those that are gone leave the progress of the stream.
         existing = {number: part for number, part in earlier.items() if number in offsets}
-        read_to = {number: at for number, at in read_to.items() if number in existing or number not in earlier}
+        read_to = {n: offset for n, offset in read_to.items() if n in existing or n not in earlier}
         # An acceptance names the new topic by its id, so it permits nothing if that is recreated once more.
         starts = {number: accepted.get((source.name, number, topic.id_of(number) or "")) for number in existing}
         # The topic may have lost the accepted offset since.
@@ -155,7 +160,7 @@ class LossCheck:
             read_to[number], losses[number], anew[number] = start, (part.until_offset, start), (start, end)
         # Spark continued at the offsets of the earlier topic, and skipped what is before them in the new one.
         rows = rows.filter(~pl.col("partition").is_in([*earlier]))
-        if unread := {number: places for number, places in anew.items() if places[0] < places[1]}:
+        if unread := {number: (start, end) for number, (start, end) in anew.items() if start < end}:
             rows = pl.concat([rows, self._reread(source, unread)], how="diagonal").sort("partition", "offset")
         return CheckedRows(rows, read_to, losses, planned_before)
 
@@ -168,14 +173,14 @@ class LossCheck:
         batch: MicroBatch,
         waiting: Collection[int] = (),
     ) -> tuple[Offsets, Offsets]:
-        """Returns what is left of deleted topics of a *source* over several.
+        """Returns what is left to record of deleted topics, for a *source* that reads several topics.
 
         A deleted topic that was read to its end leaves the progress of the source with the first batch that reads
-        nothing of it. Known limitation: records that came after the broker was asked last, and before the topic was
-        deleted, are not known here.
+        nothing of it. Known limitation: if records came after the broker was last asked and before the topic was
+        deleted, nobody knows of them.
 
         Args:
-            source: the source, with its places.
+            source: the source, with the topic and partition of each input partition.
             rows: its rows in the batch.
             was: its progress before the batch.
             topic: its topics, as they were after the rows were read.
@@ -198,27 +203,27 @@ class LossCheck:
             part = was.partitions.get(number, PartitionProgress())
             offsets = rows.filter(pl.col("partition") == number)["offset"].sort().to_list()
             # Before the first batch it is not known where a topic began.
-            at = part.until_offset if was.partitions else min(offsets, default=ends.get(number, 0))
-            # Without the topic it is not known if a gap is one of a compacted topic.
-            in_order = sum(offset == at + place for place, offset in enumerate(offsets))
-            until = max(at, ends.get(number, at), part.latest_offset or 0)
-            lost_from = at + in_order
-            if lost_from < until and accepted.get((source.name, number, at), 0) < until:
+            start = part.until_offset if was.partitions else min(offsets, default=ends.get(number, 0))
+            # Offsets without a gap were read. Without the topic it is not known if a gap is one of a compacted topic.
+            in_order = sum(offset == start + index for index, offset in enumerate(offsets))
+            until = max(start, ends.get(number, start), part.latest_offset or 0)
+            lost_from = start + in_order
+            if lost_from < until and accepted.get((source.name, number, start), 0) < until:
                 observation = f"the topic was deleted before offsets {lost_from} until {until} were read"
                 raise self._refused(source, number, observation, until)
             if lost_from < until:
                 losses[number] = (lost_from, until)
             is_waiting = number in waiting
-            if number in was.partitions and until == at and not is_waiting:
+            if number in was.partitions and until == start and not is_waiting:
                 name, partition = source.place(number)
-                log.warning("topic %r was deleted: partition %s was read until offset %s", name, partition, at)
-            if until > at or is_waiting:
-                read[number] = (at if offsets else until, until)
+                log.warning("topic %r was deleted: partition %s was read until offset %s", name, partition, start)
+            if until > start or is_waiting:
+                read[number] = (start if offsets else until, until)
         return read, losses
 
     @property
     def has_accepted(self) -> bool:
-        """True if a person accepted any loss."""
+        """True if any loss was accepted."""
         return bool(self._accepted())
 
     def accepted_starts(self, source: Source, was: InputProgress, topic: TopicState | None) -> dict[int, int]:
@@ -227,7 +232,7 @@ class LossCheck:
         Args:
             source: the source that reads the topic.
             was: its progress before the batch.
-            topic: its topic as it is now; None: it has none.
+            topic: its topic as it is now, or None for a table or files.
         """
         starts: dict[int, int] = {}
         if topic is None:
@@ -247,12 +252,10 @@ class LossCheck:
         offsets: Offsets,
         batch: MicroBatch,
     ) -> CheckedRows:
-        """Checks that no record before *rows* is missing.
+        """Checks that no record between the last batch and *rows* is missing; accepted losses are skipped.
 
-        An accepted loss is skipped.
-
-        The offsets of a topic that was recreated begin again. The stream continues from the accepted offset, so later
-        rows of its tables repeat offsets of earlier rows.
+        The offsets of a recreated topic begin again. The stream continues from the accepted offset, so later rows of
+        its tables have offsets that earlier rows have had already.
 
         Known limitation: in a cluster that gives topics no ids, a recreated topic that has already grown beyond the
         stream's offset is not detected.
@@ -268,39 +271,43 @@ class LossCheck:
             DataLost: records were lost, and the loss was not accepted.
         """
         ends = batch.ends.get(source.topic or "", {})
-        goes_on = dict(read_to)
+        continues_at = dict(read_to)
         losses: dict[int, tuple[int, int]] = {}
         anew: dict[int, tuple[int, int]] = {}
         for number, (earliest, _) in offsets.items():
             if number not in read_to:
                 continue
-            at = read_to[number]
-            end = ends.get(number, at)
+            next_offset = read_to[number]
+            end = ends.get(number, next_offset)
             # Offsets of a topic never go back, so Spark planned this batch on a recreated one.
-            if end < at:
-                goes_on[number] = self._accepted_anew(source, number, at, earliest, end)
-                losses[number] = (at, goes_on[number])
-                anew[number] = (goes_on[number], end)
-            elif (gone := lost(rows, number, read_to=at, earliest=earliest)) is not None:
-                losses[number] = self._accepted_gone(source, number, at, gone)
-                goes_on[number] = gone[1] if gone[0] == at else at
-        if unread := {number: part for number, part in anew.items() if part[0] < part[1]}:
+            if end < next_offset:
+                start = self._accepted_start(source, number, next_offset, earliest, end)
+                continues_at[number], losses[number], anew[number] = start, (next_offset, start), (start, end)
+            elif (gone := lost(rows, number, read_to=next_offset, earliest=earliest)) is not None:
+                losses[number] = self._accepted_loss(source, number, next_offset, gone)
+                continues_at[number] = gone[1] if gone[0] == next_offset else next_offset
+        if unread := {number: (start, end) for number, (start, end) in anew.items() if start < end}:
             # Spark's offset was beyond the new topic's end. Spark continues from that end and skips what is before it.
             again = self._reread(source, unread)
             rows = pl.concat([rows, again], how="diagonal").sort("partition", "offset")
-        return CheckedRows(rows, goes_on, losses)
+        return CheckedRows(rows, continues_at, losses)
 
-    def _accepted_gone(self, source: Source, number: int, at: int, gone: tuple[int, int]) -> tuple[int, int]:
-        # An acceptance names the offset at which the stream is, so it does not permit a later loss.
-        if self._accepted().get((source.name, number, at), 0) < gone[1]:
+    def _accepted_loss(self, source: Source, number: int, next_offset: int, gone: tuple[int, int]) -> tuple[int, int]:
+        """Returns the lost offsets *gone* if their loss was accepted, and raises DataLost otherwise."""
+        # An acceptance names the offset that the stream reads next, so it does not permit a later loss.
+        if self._accepted().get((source.name, number, next_offset), 0) < gone[1]:
             raise self._refused(source, number, f"offsets {gone[0]} until {gone[1]} were lost unread", gone[1])
         return gone
 
-    def _accepted_anew(self, source: Source, number: int, at: int, earliest: int, end: int) -> int:
-        accepted = self._accepted().get((source.name, number, at))
+    def _accepted_start(self, source: Source, number: int, next_offset: int, earliest: int, end: int) -> int:
+        """Returns the accepted offset from which a recreated topic is read, and raises DataLost if there is none.
+
+        The topic has offsets from *earliest* until *end*; *next_offset* is the next to read by the earlier topic.
+        """
+        accepted = self._accepted().get((source.name, number, next_offset))
         if accepted is None or not earliest <= accepted <= end:
             observation = (
-                f"the topic was recreated or truncated: it ends at offset {end}, but {at} was the next to read"
+                f"the topic was recreated or truncated: it ends at offset {end}, but {next_offset} was the next to read"
             )
             raise self._refused(source, number, observation, earliest)
         return accepted
@@ -336,15 +343,15 @@ class LossCheck:
         ends = ", ".join(f"{first} until {last}" for first, last in refused.values())
         firsts = {first for first, _ in refused.values()}
         # One command accepts all partitions that begin at the same offset.
-        places = (
+        options = (
             [f"--until {first}" for first in firsts]
             if len(firsts) == 1 and refused.keys() == earlier.keys()
             else [f"--partition {number} --until {first}" for number, (first, _) in refused.items()]
         )
         commands = "; ".join(
-            f"tidemark accept-loss {self._name} --source {source.name} --topic-id {new_id} {place} --by NAME "
+            f"tidemark accept-loss {self._name} --source {source.name} --topic-id {new_id} {option} --by NAME "
             "--reason TEXT"
-            for place in places
+            for option in options
         )
         return DataLost(
             f"topic {name!r} was recreated: its id was {ids} and is {new_id}; {read} of the earlier topic; "
@@ -362,5 +369,5 @@ class LossCheck:
         )
 
     def _command(self, source: str, partition: int, until: int) -> str:
-        place = f"--source {source} --partition {partition} --until {until}"
-        return f"tidemark accept-loss {self._name} {place} --by NAME --reason TEXT"
+        options = f"--source {source} --partition {partition} --until {until}"
+        return f"tidemark accept-loss {self._name} {options} --by NAME --reason TEXT"

@@ -1,4 +1,4 @@
-"""Checks that every value of a source's fields fits their types."""
+"""Checks that all values of a column fit the type that a source declares for its field."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _FITTING = {
 
 
 def require_fitting(types: Mapping[str, str], source: Source) -> None:
-    """Raises InvalidArgument unless fields of these *types* fit *source*.
-
-    They fit if all fields that *source* declares are among them, in types of which every value fits.
-    """
+    """Raises InvalidArgument unless *types*, by column, have all fields that *source* declares, in types that fit."""
     declared = source.types_of_values
     if missing := outside(declared, types):
         msg = f"operators.{source.name}.fields names {', '.join(missing)}; it reads the fields: {', '.join(types)}"

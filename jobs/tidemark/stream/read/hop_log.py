@@ -1,12 +1,13 @@
-"""Shortens the Delta log of a hop to what its readers need.
+"""Shortens the Delta log of a hop (a table between two streams) to what its readers need.
 
-Purpose: Spark reads a hop commit by commit, so a reader that was stopped needs all commits since then. delta-rs lists
-the whole `_delta_log` before each commit, 2 ms of CPU for 1,000 files, so a long log makes every commit more expensive.
+Purpose: Spark reads a hop commit by commit, so a reader that was stopped needs all commits since then. But delta-rs
+lists the whole `_delta_log` before each commit, 2 ms of CPU for 1,000 files, so a long log makes every commit more
+expensive.
 
 How it works: when a checkpoint is due, commits that every reader of the topology has read are removed. Commits that
 only stopped readers need move to the folder `_kept_log` beside the log, for seven days at most. A reader that starts
-moves back the commits that it needs. Spark's checkpoint of a reader has how far it has read. In an object store a
-listing can begin at a version, so a long log costs nothing there, and no commit is moved.
+moves the commits that it needs back. How far a reader has come is in its checkpoint, which Spark writes. In an object
+store a listing can begin at a version, so a long log costs nothing there, and no commit is moved.
 
 Known limitation: readers outside the topology's file are unknown. Such a reader may be stopped for LIVE_MS at most.
 """
@@ -39,18 +40,15 @@ KEPT_MS = 7 * DAY_MS
 """A commit that a stopped reader needs is kept for so long."""
 KEPT = "_kept_log"
 WAITS_S = 60.0
-"""Longest wait for the lock.
-
-To move back the commits of a week takes seconds.
-"""
+"""Longest wait for the lock. Moving the commits of a week back takes some seconds."""
 _DIGITS = 20
 """Digits with which the name of each file of a log begins."""
 
 
 def readers(stream: Stream, repartition: str) -> list[tuple[Stream, HopSource]]:
-    """Returns the streams that read the hop of *repartition*.
+    """Returns the streams of the topology that read the hop that *repartition* of *stream* writes.
 
-    They are of the topology of *stream*. Each comes with its reading end.
+    Each comes with the source by which it reads the hop.
     """
     readers: list[tuple[Stream, HopSource]] = []
     for sub in stream.topology.sub_topologies:
@@ -61,10 +59,7 @@ def readers(stream: Stream, repartition: str) -> list[tuple[Stream, HopSource]]:
 
 
 def trimmers(stream: Stream, clock: Clock) -> dict[str, Callable[[DeltaTable], None]]:
-    """Returns a function that shortens the log, for each hop of *stream*.
-
-    By the name of the hop. *clock* is in epoch ms.
-    """
+    """Returns, by the name of each hop that *stream* writes, a function that shortens its log. *clock* is epoch ms."""
 
     def trimmer(repartition: str) -> Callable[[DeltaTable], None]:
         path = stream.layout.hop(stream.topology.name, stream.sub.name, repartition)
@@ -87,7 +82,7 @@ def trim(path: Path, table: DeltaTable, controls: Sequence[Path], *, now_ms: int
     # delta-rs removes commits older than the table's own property.
     table.cleanup_metadata()
     try:
-        with _alone(path):
+        with _lock(path):
             _trim(path, str(table.metadata().id), controls, now_ms=now_ms)
     # The log is shortened with the next checkpoint.
     except (OSError, LockHeld) as error:
@@ -95,14 +90,11 @@ def trim(path: Path, table: DeltaTable, controls: Sequence[Path], *, now_ms: int
 
 
 def put_back(path: Path, control: Path) -> None:
-    """Moves commits that a reader needs back into a hop's log.
-
-    The hop is at *path*; *control* is the reader's control folder.
-    """
+    """Moves the commits that the reader with the folder *control* needs back into the log of the hop at *path*."""
     kept = path / KEPT
     if isinstance(path, ObjectPath) or not kept.is_dir() or (needed := _position(path, control)) is None:
         return
-    with _alone(path):
+    with _lock(path):
         # The newest first: a crash in between leaves a log without a gap.
         files = sorted(_files(kept), reverse=True)
         first = _checkpoint_before(needed, (file for _, file in files))
@@ -112,19 +104,15 @@ def put_back(path: Path, control: Path) -> None:
 
 
 def is_cut(path: Path, control: Path) -> bool:
-    """Returns True if a hop's log lacks commits that a reader needs.
-
-    The hop is at *path*; *control* is the reader's control folder.
-    """
+    """Returns True if the log of the hop at *path* lacks commits that the reader with the folder *control* needs."""
     position = _position(path, control)
     return position is not None and _first_commit(path)[0] > position
 
 
 def begins_at(path: Path, control: Path) -> int:
-    """Returns with which batch a late reader of a hop continues.
+    """Returns the first batch that the log of the hop at *path* still has, if the reader *control* lacks some before.
 
-    It is the first batch of which the hop at *path* has the commit. 0 if the log still has all commits that the reader
-    with the folder *control* needs.
+    The result is 0 if the log still has all commits that the reader with the folder *control* needs.
     """
     if not is_cut(path, control):
         return 0
@@ -166,8 +154,8 @@ def _position(path: Path, control: Path) -> int | None:
     return version_read(control / "checkpoint", str(DeltaTable(str(path)).metadata().id))
 
 
-def _alone(path: Path) -> AbstractContextManager[None]:
-    """Locks the log of the hop at *path*."""
+def _lock(path: Path) -> AbstractContextManager[None]:
+    """Locks the log of the hop at *path* until the context ends."""
     # No commits are moved in an object store.
     if isinstance(path, ObjectPath):
         return nullcontext()
@@ -203,7 +191,7 @@ def _newest_checkpoint(files: Iterable[tuple[int, Path]], *, written_before_ms: 
 
 
 def _checkpoint_before(version: int, files: Iterable[Path]) -> int:
-    """Returns the newest checkpoint among *files* up to *version*; 0 if none."""
+    """Returns the version of the newest checkpoint among *files* that is at most *version*, or 0 without one."""
     versions = (int(file.name[:_DIGITS]) for file in files if _is_checkpoint(file))
     # A reader of *version* reads the log from this checkpoint on.
     return max((number for number in versions if number <= version), default=0)

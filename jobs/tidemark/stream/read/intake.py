@@ -1,7 +1,7 @@
-"""Takes in a batch at each source.
+"""Takes in the rows of a batch at each source.
 
-The result are records for downstream operators, rows for the tables of rejected records, offsets, and the source's
-progress in time.
+The results are records for the operators behind the source, rows for the tables of rejected records, offsets, and how
+far the source has come in record time.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from tidemark.stream.updates.step import Run
 
 @dataclass(frozen=True)
 class Intake:
-    """A source's part of a batch.
+    """What a source took in of a batch.
 
     Attributes:
         run: the records for downstream operators, the rows for tables, counts and clocks.
         progress: the source's progress after the batch.
-        seen: each partition as read.
+        seen: by partition, what was read of it.
         windows: the starts of the streaming windows that its records are in, epoch ms.
-        waiting: what changes in the records that wait for a later batch; None: a hop's never do.
-        read: the records that were read, in the order of partition and offset: SOURCE_RECORDS of
-            `kernels.records.read_ages`, and their `key`; behind a hop also its HOP_RECORDS, by the partition and offset
-            of their cause.
-        order: behind a hop the place of each record there, as in `HopArrivals`.
+        waiting: the changes to the records that wait for a later batch. None for a hop, whose records never wait.
+        read: the records that were read, in the order of partition and offset, with the columns SOURCE_RECORDS of
+            `kernels.records.read_ages` and their `key`. For a hop, partition and offset are those of the source record
+            that caused the update, and there are its HOP_RECORDS, too.
+        order: for a hop, the writer's batch and row of each record, as in `HopArrivals`.
     """
 
     run: Run
@@ -79,11 +79,20 @@ class Intake:
 
 
 class Reader:
-    """Takes in a batch at *sources*; asks *broker* for offsets of topics.
+    """Takes in batches at *sources*.
 
-    Intake counts as the source's work: the source has finished when the *clock* is read afterwards. With
-    *processing_time* the decision time of a batch is the record time of all its records. At most *max_held* records of
-    a source wait for other partitions (None: any number).
+    Taking in a batch counts as the source's work: the source has finished when the *clock* is read afterwards.
+
+    Args:
+        sources: the sources that read from outside of the topology.
+        broker: answers questions about topics: partitions, offsets, limits.
+        steps: the operators; they have the records that wait.
+        intact: checks that no records were lost.
+        clock: the driver's clock, epoch ms.
+        table_marks: the newest mark of time in the log of a Delta table.
+        window_ms: the length of a streaming window.
+        processing_time: the decision time of a batch is the record time of all its records.
+        max_held: the most records of a source that wait for other partitions; None for any number.
     """
 
     def __init__(
@@ -103,7 +112,7 @@ class Reader:
         self._max_held = max_held
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
-        # A missing topic is found before the first batch; of several topics, in it.
+        # A missing topic is found here, before the first batch; for a source of several topics, in the batch.
         for source in sources:
             if not source.reads_several:
                 self.topic(source)
@@ -129,8 +138,9 @@ class Reader:
             raw: all rows that Spark read.
             was: the source's progress before the batch.
             batch: the batch.
-            late_up_to_ms: a record at or before this time is late and set aside. None: no record is late.
-            allowed_ms: records of a partition that follow a watermark above this time wait. None: no record waits.
+            late_up_to_ms: a record at or before this time is late and set aside. If it is None, no record is late.
+            allowed_ms: a partition whose watermark is above this time waits for others, with the records that follow.
+                If it is None, no record waits.
         """
         match source:
             case HopSource():
@@ -198,10 +208,7 @@ class Reader:
     def with_open_transactions(
         self, source: Source, readings: Mapping[int, PartitionReading], topic: TopicState | None
     ) -> Mapping[int, PartitionReading]:
-        """Marks those of *readings* whose partitions of *topic* have records of an open transaction.
-
-        Only silent ones are marked, which would count as idle.
-        """
+        """Marks the silent partitions of *readings* that have records of an open transaction, and so are not idle."""
         silent = [n for n, part in readings.items() if part.silent and part.caught_up and topic and topic.has(n)]
         silent = silent if source.may_be_idle else []
         waiting = self._broker.open_transactions(source, silent) if silent else {}
@@ -210,7 +217,7 @@ class Reader:
     def marked(
         self, source: Source, was: InputProgress, readings: Mapping[int, PartitionReading], batch: MicroBatch
     ) -> Mapping[int, PartitionReading]:
-        """Adds marks of time from commits of *source*'s table to *readings*.
+        """Returns *readings* with the mark of time from the newest commit of *source*'s table, if there is one.
 
         A mark advances time like a record: up to the decision time of *batch* at most, and not at all if it is beyond
         `max_ahead`. *was* is the progress before the batch.
@@ -222,8 +229,8 @@ class Reader:
         newest_ms = None if mark.watermark_ms is None else mark.watermark_ms + source.bound_ms + 1
         if newest_ms is not None and source.max_ahead_ms is not None:
             # A mark advances time no further than the clock, as a record does.
-            is_taken = newest_ms <= batch.decided_at_ms + source.max_ahead_ms
-            newest_ms = min(newest_ms, batch.decided_at_ms) if is_taken else None
+            is_believed = newest_ms <= batch.decided_at_ms + source.max_ahead_ms
+            newest_ms = min(newest_ms, batch.decided_at_ms) if is_believed else None
         before = was.partitions.get(0, PartitionProgress())
         return {number: part.marked(before, newest_ms=newest_ms, idle=mark.idle) for number, part in readings.items()}
 
@@ -241,7 +248,7 @@ class Reader:
         Args:
             source: the source.
             was: its progress before the batch.
-            readings: each partition as read.
+            readings: by partition, what was read of it.
             writers: per partition, its writers that number their records, by name.
             topic_ids: per partition, the id of the topic that was read.
             batch: the batch.
@@ -258,38 +265,38 @@ class Reader:
                 now_ms=batch.decided_at_ms,
             )
         if source.reads_several:
-            # Of a topic that is deleted later, this is all that is known about its end.
+            # If a topic is deleted later, this is all that is known about its end.
             progress = progress.with_latest_offsets({number: part.latest_offset for number, part in readings.items()})
         progress = progress.with_files(batch.files[source.name]) if source.name in batch.files else progress
         progress = progress.with_left({n: part.left_offset for n, part in readings.items()}, batch.batch_id)
         return progress.with_writers(trusted_positions(writers, source.written_by)).with_topic_ids(topic_ids)
 
     def topic(self, source: Source) -> TopicState | None:
-        """Returns the topic of *source* as it is now.
+        """Returns the topic of *source* as it is now, or None for a table or a folder.
 
-        None for a table or a folder. Since the last batch it may have got partitions, or have been recreated.
+        The topic may have got partitions since the last batch, or may have been recreated.
         """
         return self._broker.topic(source) if source.topic else None
 
     def offsets(
         self, source: Source, read: Collection[int], was: InputProgress, topic: TopicState | None
     ) -> Mapping[int, tuple[int, int]]:
-        """Returns the earliest and latest offset of each partition.
+        """Returns the earliest and latest offset of each partition of *source*.
 
-        Of a source without a *topic*, only partitions that are not in *read* have an entry. *was* is its progress.
+        *was* is the progress of the source. Without a *topic* only partitions that are not in *read* have an entry.
         """
         if topic is None:
-            # Tables and files have one partition. One of which a batch read nothing was read to its end before.
+            # Tables and files have one partition. If a batch read nothing of it, it had been read to its end before.
             ends = {0: 0, **{number: part.until_offset for number, part in was.partitions.items()}}
             return {number: (0, end) for number, end in sorted(ends.items()) if number not in read}
         return self._broker.offsets(source, topic.numbers(was.topic_ids))
 
     def from_accepted(self, sources: Iterable[Source], was: StreamProgress, ends: Ends) -> StreamProgress:
-        """Returns *was* at the accepted offsets of topics that were recreated.
+        """Returns the progress *was*, but at the accepted offsets for topics that were recreated.
 
-        A planned batch is cut into parts from there. *ends* are the offsets up to which it was planned.
+        A planned batch is cut into parts from there on. *ends* are the offsets up to which it was planned.
         """
-        # The topics need not be looked at by most starts, for which no loss was accepted.
+        # At most starts no loss was accepted, so that no topic has to be looked at.
         if not self._intact.has_accepted:
             return was
         inputs = dict(was.inputs)
@@ -301,16 +308,13 @@ class Reader:
                 continue
             planned = ends.get(source.topic or "", {})
             offsets = self._broker.offsets(source, [*starts])
-            # A batch that was planned by the earlier topic ends behind the new one, and reads nothing of it.
+            # A batch that was planned on the earlier topic ends behind the new one, and reads nothing of it.
             if all(planned.get(number, 0) <= latest for number, (_, latest) in offsets.items()):
                 inputs[source.name] = before.read_until(starts)
         return replace(was, inputs=inputs)
 
     def earliest(self, source: Source, partitions: Sequence[int]) -> dict[int, int]:
-        """Returns the earliest offset of *partitions* of *source*'s topic.
-
-        It is 0 of a topic that was deleted.
-        """
+        """Returns the earliest offset of each of *partitions* of *source*; 0 if the topic was deleted."""
         existing = list(partitions)
         if source.reads_several and (topic := self.topic(source)):
             existing = [number for number in partitions if topic.has(number)]
@@ -318,10 +322,12 @@ class Reader:
         return {**dict.fromkeys(partitions, 0), **earliest}
 
     def absent(self, sources: Iterable[Source], was: StreamProgress, ends: Ends) -> dict[str, list[int]]:
-        """Returns the unread partitions whose topics were deleted after they were planned.
+        """Returns, by topics, the unread partitions that were deleted after the batch was planned.
 
-        *sources* are over several topics, *was* is the progress before the batch, and *ends* are the offsets up to
-        which it was planned.
+        Args:
+            sources: the sources that read several topics.
+            was: the progress before the batch.
+            ends: the offsets up to which the batch was planned.
         """
         absent: dict[str, list[int]] = {}
         for source in sources:
@@ -335,9 +341,7 @@ class Reader:
         return absent
 
     def lost_of_hop(self, source: HopSource, was: InputProgress | None) -> tuple[int, int] | None:
-        """Returns the batches that the hop of *source* lost after *was*.
-
-        Only batches whose loss was accepted are returned. None: no batch is lost.
+        """Returns the range of batches after *was* that the hop of *source* lost, if that was accepted, or None.
 
         Raises:
             DataLost: the loss was not accepted.
@@ -370,17 +374,17 @@ class Reader:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of a source by outcome, or of some partitions.
+    """The rows of a source by outcome: of all its partitions, or in a task of one.
 
     Attributes:
         rows: the rows by outcome.
-        waiting: what changes in the records that wait.
+        waiting: the changes to the records that wait.
         counts: numbers of rows by outcome.
         writers: per partition, its writers that number their records, as in the source's progress.
         tables: rows for tables, by table.
         disorder: how far the rows are behind the watermark.
         windows: the starts of the streaming windows that rows on time are in, epoch ms.
-        seen: each partition that has rows, as read.
+        seen: by partition, what was read of it; partitions without rows are left out.
         sample: the fields of the sampled rows.
         read: the usable rows, as `Intake.read`.
     """
@@ -410,7 +414,7 @@ def source_rows(
     decided_at_ms: int,
     max_held: int | None = None,
 ) -> SourceRows:
-    """Separates the rows of *source* by outcome.
+    """Sorts the rows of *source* by outcome: on time, late, waiting, quarantined, repeated.
 
     Args:
         source: the source.
@@ -418,16 +422,17 @@ def source_rows(
         waiting: rows of earlier batches that waited, with their keys.
         was: the source's progress before the batch.
         read_to: per partition, the offset from which the batch read.
-        late_up_to_ms: a record at or before this time is late and set aside. None: no record is late.
-        allowed_ms: records of a partition that follow a watermark above this time wait. None: no record waits.
+        late_up_to_ms: a record at or before this time is late and set aside. If it is None, no record is late.
+        allowed_ms: a partition whose watermark is above this time waits for others. If it is None, no record waits.
         window_ms: length of a streaming window.
         decided_at_ms: decision time of the batch, epoch ms.
-        max_held: most records that wait. None: any number.
+        max_held: the most records that wait; None for any number.
     """
     newest_event_ms = {n: part.newest_ms for n, part in was.partitions.items() if part.newest_ms is not None}
     fresh, event_ms = with_tombstone_times(with_future(source, fresh, decided_at_ms), newest_event_ms)
     fresh, marks = with_marks(source, fresh, was)
-    # Marks got their times just now, so they are judged here: rows are judged before, for the times of tombstones.
+    # Rows were checked for times in the future above, because the times of tombstones need that. Marks got their times
+    # only after that, so they are checked here.
     fresh = with_future(source, fresh, decided_at_ms)
     counts_up_to_ms = None if source.max_ahead_ms is None else decided_at_ms
     sent = {number: part.writers for number, part in was.partitions.items()}
@@ -491,7 +496,7 @@ def source_rows(
 
 
 def records_read(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns the usable ones of *rows* with their key, and the time of their arrival, where somebody stamped it."""
+    """Returns the usable ones of *rows* with their key, and with the time of their arrival where that is stamped."""
     stamps = [pl.lit(None, pl.Int64)]
     if "stamped_ms" in rows.columns:
         stamps.append(pl.col("stamped_ms"))
@@ -518,10 +523,10 @@ def records_of_hop(rows: pl.DataFrame, order: pl.DataFrame) -> pl.DataFrame:
 def with_left(
     readings: Mapping[int, PartitionReading], source: Source, *, is_last: bool
 ) -> dict[int, PartitionReading]:
-    """Returns *readings* with what the plan saw and left behind.
+    """Returns *readings* with the offset up to which there were records that the plan left behind, if it did.
 
-    The broker is asked after the plan was made. So only a plan that was cut, by `max_records` or into parts, of which
-    this one is not the last, counts as one that left behind what there was more.
+    The broker is asked after the plan was made, so newer records alone prove nothing. A plan counts as one that left
+    records behind only if it was cut: by `max_records`, or into parts of which this is not the last (*is_last*).
     """
     read = sum(part.until_offset - part.from_offset for part in readings.values())
     # Spark shares the limit out among partitions, and rounds.
@@ -537,18 +542,12 @@ def with_left(
 
 
 def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int]) -> dict[int, tuple[int, int]]:
-    """Returns the *offsets* of partitions that were not *read* without a gap.
-
-    Only there records may have been lost.
-    """
+    """Returns the *offsets* of partitions in which records may have been lost: those not *read* without a gap."""
     return omit(offsets, read)
 
 
 def ids_of(numbers: Iterable[int], topic: TopicState | None, was: InputProgress) -> dict[int, str | None]:
-    """Returns the topic id of each of the partitions *numbers*.
-
-    Of a topic that was deleted it is the one in *was*.
-    """
+    """Returns the topic id of each of the partitions *numbers*; if the topic was deleted, the id that *was* has."""
     ids: dict[int, str | None] = {}
     for number in numbers:
         exists = topic is not None and topic.has(number)
@@ -566,7 +565,7 @@ def seen_of(
     """Completes *readings* with offsets, and with partitions without rows.
 
     Args:
-        readings: each partition that has rows, as read.
+        readings: what was read, by partition, for those with rows.
         read_to: per partition, the offset from which the batch read.
         offsets: per partition, the earliest and latest offset.
         ends: per partition, the offset up to which Spark reads.
@@ -574,8 +573,8 @@ def seen_of(
     """
     partitions = dict(readings)
     for number, (earliest, latest) in offsets.items():
-        at = read_to.get(number, earliest)
-        silent = PartitionReading(from_offset=at, until_offset=at)
+        next_offset = read_to.get(number, earliest)
+        silent = PartitionReading(from_offset=next_offset, until_offset=next_offset)
         partitions[number] = replace(partitions.get(number, silent), latest_offset=latest)
     whole: dict[int, PartitionReading] = {}
     for number, part in sorted(partitions.items()):
@@ -592,7 +591,7 @@ def seen_of_hop(
 
     Args:
         records: the records that were read.
-        last_batch: the last batch that was read. None: no row was read.
+        last_batch: the last batch that was read, or None if no row was read.
         was: the source's progress before the batch.
         lost: batches that the hop lost and that are skipped.
     """
@@ -612,7 +611,7 @@ def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
         "partition",
         "offset",
         "reason",
-        _place_in_file(detail) if source.files else detail.alias("detail"),
+        _with_file_row(detail) if source.files else detail.alias("detail"),
         "key",
         "value",
         kind=pl.lit(DeadLetterKind.QUARANTINED.value),
@@ -621,24 +620,24 @@ def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _place_in_file(detail: pl.Expr) -> pl.Expr:
-    """Returns *detail* behind the name of the record's file, and its row there."""
+def _with_file_row(detail: pl.Expr) -> pl.Expr:
+    """Returns *detail* with the file of the record and the row in it before it: "orders.csv, row 7: …"."""
     written = pl.col("written").struct
     name, row = written.field("file").str.split("/").list.last(), written.field("start")
-    place = pl.when(row.is_null()).then(name).otherwise(pl.format("{}, row {}", name, row))
-    return pl.concat_str(place, detail, separator=": ", ignore_nulls=True).alias("detail")
+    file_row = pl.when(row.is_null()).then(name).otherwise(pl.format("{}, row {}", name, row))
+    return pl.concat_str(file_row, detail, separator=": ", ignore_nulls=True).alias("detail")
 
 
 def _topic_of(source: Source) -> pl.Expr:
-    """Returns the topic of each record of *source*; null: it has none."""
+    """Returns the topic of each record of *source*, null for a table or a folder."""
     if not source.reads_several:
         return pl.lit(source.topic, pl.String)
-    topics = {number: place.topic for number, place in enumerate(source.places)}
+    topics = {number: topic_partition.topic for number, topic_partition in enumerate(source.places)}
     return pl.col("partition").replace_strict(topics, return_dtype=pl.String)
 
 
 def _held_rows(source: Source, held: pl.DataFrame) -> pl.DataFrame:
-    """Returns rows for the records *held* by this batch, which read them."""
+    """Returns rows of `state_changes` for records that this batch has read and *held*."""
     return held.select(
         operator=pl.lit(source.name),
         kind=pl.lit(HELD_RECORD),

@@ -3,7 +3,7 @@
 A parsed row has its fields and its record time, or the reason why it is quarantined. A few rows also have the types of
 all of their fields (`sampled`).
 
-A reason is the first that holds: invalid_key, null_key (a record without a key and a value deletes nothing),
+The reason is the first of these that holds: invalid_key, null_key (a record without a key and a value deletes nothing),
 null_value, no_schema_id, unknown_schema, incompatible_schema (kernels/formats/wire_format.py), invalid_utf8,
 malformed_json, malformed_avro, malformed_protobuf, wrong_type (it can be read, and a field does not fit its type),
 beyond_limit (model/settings/record_limits.py), not_a_number (a double is NaN, where the source has
@@ -49,9 +49,9 @@ from tidemark.model.kinds.source_fields import NanPolicy
 from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 _DIGITS_OF_MS = {"s": 3, "ms": 0, "us": -3, "ns": -6}
-"""By unit, how many digits the point of a number moves to the right where it becomes ms."""
+"""By unit, the power of ten by which a number is multiplied to get ms."""
 _WHOLE_DOUBLES = 2**53
-"""Up to this number a double has every integer."""
+"""Up to this number every integer is a double."""
 _MOST = 2**63 - 1
 NO_SCHEMAS: KnownSchemas = {}
 """For sources without a registry."""
@@ -63,7 +63,7 @@ SchemasOf = Callable[[pl.DataFrame, Iterable[Operator]], KnownSchemas]
 
 
 def no_schemas(raw: pl.DataFrame, operators: Iterable[Operator]) -> KnownSchemas:
-    """Returns no schemas: no source of *operators* has a registry."""
+    """Returns no schemas, for *operators* without a registry."""
     return NO_SCHEMAS
 
 
@@ -73,17 +73,17 @@ def parsed_rows(raw: pl.DataFrame, operators: Iterable[Operator], schemas: Known
     Rows of sources that are not among *operators* stay as they are. *schemas* has all that rows of registries need.
     """
     sources = {o.name: o for o in operators if isinstance(o, Source)}
-    parts: list[pl.DataFrame] = []
+    frames: list[pl.DataFrame] = []
     rest = raw
     for name, source in sources.items():
-        own, rest = split(rest, pl.col("source") == name)
-        parts.append(parsed(source, own, schemas))
+        source_rows, rest = split(rest, pl.col("source") == name)
+        frames.append(parsed(source, source_rows, schemas))
     # Rows of hops are not parsed here.
-    return pl.concat([rest.drop("clock_ms", "stamped_ms", *sources, strict=False), *parts], how="diagonal")
+    return pl.concat([rest.drop("clock_ms", "stamped_ms", *sources, strict=False), *frames], how="diagonal")
 
 
 def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:
-    """Returns the parsed rows of *source* for its *raw* rows."""
+    """Returns the *raw* rows of *source*, parsed. If a record raises an error, halving the rows finds it."""
     try:
         return _parsed(source, raw, schemas)
     except ERRORS_OF_RECORDS as error:
@@ -91,8 +91,7 @@ def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS
             middle = raw.height // 2
             return pl.concat([parsed(source, half, schemas) for half in (raw[:middle], raw[middle:])])
         if raw.is_empty():
-            # It is not about a record.
-            raise
+            raise  # the error is not about a record
         return _unreadable(source, raw, schemas, error)
 
 
@@ -187,9 +186,10 @@ def _converted(values: pl.Series, as_json: Callable[[bytes], bytes]) -> tuple[pl
 
 
 def _with_times(source: Source, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with `timestamp_ms` and two helpers.
+    """Returns *rows* with `timestamp_ms` and two helper columns.
 
-    `_event_time` is the record time as read, and `_has_time_text` is true for a tombstone that has a time of its own.
+    `_event_time` is the record time as it was read, and `_has_time_text` is true for a tombstone (a record that deletes
+    its key) that has a time in a header or in its key.
     """
     if source.timestamp is None:
         return rows.with_columns(timestamp_ms="clock_ms", _event_time="clock_ms", _has_time_text=False)
@@ -238,14 +238,14 @@ def _in_ms(unit: str, kind: pl.DataType) -> pl.Expr:
         return event_time.dt.epoch("ms")
     digits = _DIGITS_OF_MS[unit]
     if kind.is_float():
-        # A double is the nearest to its text, from which the nearest whole microsecond tells the digits again.
+        # A double is the nearest to the decimal digits of the record; rounding to microseconds restores the digits.
         us = (event_time * 10.0 ** (digits + 3)).round()
         return pl.when(us.abs() <= _WHOLE_DOUBLES).then(us).cast(pl.Int64) // 1_000
     if isinstance(kind, pl.Decimal):
         event_time, digits = unscaled(event_time), digits - kind.scale
     number = event_time.cast(pl.Int128)
     if digits < 0:
-        # Of so many digits none is left, whatever the number.
+        # Beyond so many digits the division leaves nothing of any number.
         return (number // pl.lit(10 ** min(-digits, MOST_DIGITS), pl.Int128)).cast(pl.Int64, strict=False)
     most = _MOST // 10**digits
     return (pl.when(number.is_between(-most, most)).then(number) * pl.lit(10**digits, pl.Int128)).cast(pl.Int64)

@@ -1,10 +1,10 @@
 """Cuts a batch that Spark planned too large into parts.
 
-A lower `max_records` does not change a batch that was planned before.
+Spark keeps to a plan once it is made, so lowering `max_records` does not make a planned batch smaller.
 
-Each part is a batch of the stream, decided and carried out by itself. The rest of the planned batch follows from the
-progress of the stream. So a driver that is killed between two parts is followed by one that continues there, with parts
-of another size if `max_records` has changed.
+Each part is a batch of the stream, decided and carried out by itself. What is left of the planned batch follows from
+the progress of the stream. So if a driver is killed between two parts, the next driver continues there, with parts of
+another size if `max_records` has changed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,18 @@ from tidemark.stream.read.data_loss import Offsets
 Ranges = Mapping[str, Offsets]
 """The offsets to read, by topic and partition."""
 Earliest = Callable[[Source, list[int]], Mapping[int, int]]
-"""Returns the earliest offset of each of these partitions of a topic.
-
-The topic is that of a source.
-"""
+"""Returns the earliest offset of each of these partitions of a source's topic."""
 
 
 @dataclass(frozen=True)
 class SkippedRecord:
-    """A present record that is not read, as `quarantine` shows it.
+    """A record that is in the topic and is skipped; a row of the table of quarantined records shows it.
 
     Attributes:
-        reason: the reason of its quarantine.
-        detail: the error that it raises, or who accepted its loss and why; None: nothing more is known.
-        key: its key; None: it has none, or cannot be read.
-        value: its bytes; None: it has none, or cannot be read.
+        reason: the reason why it is quarantined.
+        detail: the error that it raises, or who accepted its loss and why; None if nothing more is known.
+        key: its key; None if it has none, or if it cannot be read.
+        value: its bytes; None if it has none, or if it cannot be read.
     """
 
     reason: str
@@ -53,18 +50,21 @@ class SkippedRecord:
 
 
 RecordsByTopic = Mapping[str, Mapping[tuple[int, int], SkippedRecord]]
-"""Records that are not read, by topic, and there by partition and offset."""
+"""Skipped records, by topic, and for each topic by partition and offset."""
 
 
 @dataclass(frozen=True)
 class BatchPart:
-    """The part of a planned batch that one batch reads.
+    """The part of a planned batch that one batch of the stream reads.
 
-    It reads *ranges* of topics, and in the first part the other sources, too. After the last part the planned batch is
-    done. `passed_over` has by topic the partitions whose first record is not read, with that record. With *one_by_one*
-    no record that is not read is decompressed. `places` has the places of input partitions by source, of sources over
-    several topics.
-    `absent` has partitions whose topics were deleted: Spark would wait for them, and end with an error.
+    Attributes:
+        ranges: the offsets that it reads of topics.
+        is_first: True for the first part, which also reads the sources that are no topics.
+        is_last: True for the last part, after which the planned batch is done.
+        passed_over: by topic, the partitions whose first record is skipped, with that record.
+        one_by_one: records are fetched one by one, so that no skipped record is decompressed.
+        places: for sources that read several topics, the topic and partition of each input partition.
+        absent: by topic, partitions whose topics were deleted. Spark would wait for them, and end with an error.
     """
 
     ranges: Ranges
@@ -77,7 +77,7 @@ class BatchPart:
 
     @property
     def ends(self) -> Ends:
-        """Returns the offset up to which the part reads each partition."""
+        """The offset up to which the part reads each partition (exclusive)."""
         ends: dict[str, dict[int, int]] = {}
         for topic, offsets in self.ranges.items():
             ends[topic] = {number: end for number, (_, end) in offsets.items()}
@@ -85,7 +85,7 @@ class BatchPart:
 
     @property
     def is_whole(self) -> bool:
-        """Returns whether the part is the planned batch as Spark reads it."""
+        """True if the part is the whole planned batch, so that Spark's own rows can be used."""
         return self.is_first and self.is_last and not self.one_by_one and not self.absent
 
 
@@ -99,47 +99,48 @@ def parts(
     passed_over: RecordsByTopic | None = None,
     absent: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> list[BatchPart]:
-    """Returns the parts of what is left of a planned batch.
+    """Cuts what is left of a planned batch into parts.
 
-    A batch that has not begun and is not too large is one part. Without unread offsets a begun batch has no part left.
+    A batch that has not begun and is not too large is one part. A batch that has begun, and of which no offset is
+    unread, has no part left.
 
     Args:
         sub: The sub-topology.
         ends: The offsets up to which the batch was planned.
         was: The progress so far.
         earliest: Returns where new partitions begin.
-        is_begun: Whether the first part was carried out.
-        passed_over: Records to skip. Each is the first of a part, and then all are read one by one (None: they are
-            not).
+        is_begun: True if the first part was carried out already.
+        passed_over: Records to skip. The batch is cut before each of them, and all records are fetched one by one,
+            even if no record is to be skipped here. If it is None, records are fetched as usual.
         absent: Partitions whose topics were deleted, and which are not read.
     """
     sources = {o.topic: with_places(o, was) for o in sub.outside_sources if o.topic is not None}
-    at_most = {topic: _left(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
+    at_most = {topic: _unread(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
     # Offsets from 0 are the most that can be unread, so a small batch is known to be small.
     is_small = _most_pieces(sources, at_most) == 1
     if is_small and not is_begun and passed_over is None and not absent:
         # The broker need not be asked where new partitions begin.
         return [BatchPart(at_most, is_first=True, is_last=True)]
-    unread = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
+    unread = {topic: _unread(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
     if is_begun and not _is_any_unread(unread):
         return []
     ranges_of_parts: list[Ranges] = []
     for layer in _between(unread, passed_over or {}):
-        ranges_of_parts += _by_size(layer, _most_pieces(sources, layer))
-    cut: list[BatchPart] = []
+        ranges_of_parts += _cut_evenly(layer, _most_pieces(sources, layer))
+    batch_parts: list[BatchPart] = []
     for number, ranges in enumerate(ranges_of_parts):
         part = BatchPart(
             ranges,
             # Only the first part reads sources without a topic, so a driver that continues has none.
             is_first=number == 0 and not is_begun,
             is_last=number == len(ranges_of_parts) - 1,
-            passed_over=_starting_with(ranges, passed_over or {}),
+            passed_over=_first_records(ranges, passed_over or {}),
             one_by_one=passed_over is not None,
             places={source.name: source.places for source in sources.values() if source.places},
             absent=absent,
         )
-        cut.append(part)
-    return cut
+        batch_parts.append(part)
+    return batch_parts
 
 
 def _is_any_unread(unread: Ranges) -> bool:
@@ -148,38 +149,36 @@ def _is_any_unread(unread: Ranges) -> bool:
 
 
 def _most_pieces(sources: Mapping[str, Source], ranges: Ranges) -> int:
-    """Returns into how many parts the topic with most records is cut."""
+    """Returns into how many pieces the topic with most records is cut."""
     return max((_pieces(sources[topic], offsets) for topic, offsets in ranges.items()), default=1)
 
 
 def _between(unread: Ranges, passed_over: RecordsByTopic) -> Iterator[Ranges]:
-    """Yields the offsets *unread*, cut before each record *passed_over*.
+    """Cuts the *unread* offsets before each record that is *passed_over*.
 
-    They come in layers: each has the next piece of every partition.
+    Yields:
+        Layers: the first has the first piece of every partition, the second the second, and so on.
     """
     pieces: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for topic, offsets in unread.items():
         for number, (start, end) in offsets.items():
-            pieces[topic, number] = _cut_at(start, end, number, passed_over.get(topic, ()))
-    for at in range(max(map(len, pieces.values()), default=1)):
+            pieces[topic, number] = _cut_before(start, end, number, passed_over.get(topic, ()))
+    for index in range(max(map(len, pieces.values()), default=1)):
         layer: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in unread}
         for (topic, number), cuts in pieces.items():
-            # Partitions that are cut less often have an empty last piece in further layers.
-            layer[topic][number] = cuts[at] if at < len(cuts) else (cuts[-1][1], cuts[-1][1])
+            # Partitions that are cut less often have an empty piece at their end in further layers.
+            layer[topic][number] = cuts[index] if index < len(cuts) else (cuts[-1][1], cuts[-1][1])
         yield layer
 
 
-def _cut_at(start: int, end: int, partition: int, places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the offsets of *partition*, cut before records in *places*."""
-    within = sorted(offset for number, offset in places if number == partition and start < offset < end)
+def _cut_before(start: int, end: int, partition: int, records: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the offsets from *start* until *end* of *partition*, cut before *records*: their partition and offset."""
+    within = sorted(offset for number, offset in records if number == partition and start < offset < end)
     return [*pairwise([start, *within, end])]
 
 
-def _starting_with(ranges: Ranges, records: RecordsByTopic) -> dict[str, dict[int, SkippedRecord]]:
-    """Returns the partitions whose first record is in *records*, by topic, with that record.
-
-    The first record is the one at the start of *ranges*.
-    """
+def _first_records(ranges: Ranges, records: RecordsByTopic) -> dict[str, dict[int, SkippedRecord]]:
+    """Returns, by topic and partition, those of *records* that are at the start of one of *ranges*."""
     first: dict[str, dict[int, SkippedRecord]] = defaultdict(dict)
     for topic, offsets in ranges.items():
         for number, (start, end) in offsets.items():
@@ -191,9 +190,9 @@ def _starting_with(ranges: Ranges, records: RecordsByTopic) -> dict[str, dict[in
 
 
 def first_read(unread: Ranges, passed_over: RecordsByTopic) -> Ranges:
-    """Returns the offsets of *unread* that are read before any further record of *passed_over* is reached.
+    """Returns the *unread* offsets that are read before the next record of *passed_over* is reached.
 
-    The parts of a batch are decided one after the other, so a driver that fails fails there.
+    The parts of a batch are decided one after the other, so if a driver fails, one of these records is the reason.
     """
     ranges: dict[str, dict[int, tuple[int, int]]] = {}
     for topic, offsets in next(_between(unread, passed_over)).items():
@@ -205,18 +204,18 @@ def first_read(unread: Ranges, passed_over: RecordsByTopic) -> Ranges:
     return ranges
 
 
-def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
-    """Returns *ranges* in so many *pieces* of one size."""
-    parts: list[Ranges] = []
+def _cut_evenly(ranges: Ranges, pieces: int) -> list[Ranges]:
+    """Returns *ranges*, cut into so many *pieces* of the same size."""
+    cut: list[Ranges] = []
     for number in range(pieces):
-        parts.append({topic: _piece(offsets, number, pieces) for topic, offsets in ranges.items()})
-    return parts
+        cut.append({topic: _piece(offsets, number, pieces) for topic, offsets in ranges.items()})
+    return cut
 
 
 def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataFrame:
-    """Returns a row for each record that *part* passes over.
+    """Returns a row for each record that *part* skips, for the *operators* that read the part.
 
-    The rows are as if parsed, but have only the place of the record and what is known of it. *operators* read the part.
+    The rows are like parsed ones, but have only the partition and offset of the record, and what is known of it.
     """
     names = {o.topic_read: o.name for o in operators if o.topic_read}
     rows: list[dict[str, str | int | bytes | None]] = []
@@ -224,16 +223,13 @@ def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataF
         for number, record in records.items():
             offset, _ = part.ranges[topic][number]
             rows.append({"source": names[topic], "partition": number, "offset": offset, **asdict(record)})
-    place_kinds = {"source": pl.String, "partition": pl.Int32, "offset": pl.Int64}
-    record_kinds = {"reason": pl.String, "detail": pl.String, "key": pl.Binary, "value": pl.Binary}
-    return pl.DataFrame(rows, schema={**place_kinds, **record_kinds})
+    offset_columns = {"source": pl.String, "partition": pl.Int32, "offset": pl.Int64}
+    record_columns = {"reason": pl.String, "detail": pl.String, "key": pl.Binary, "value": pl.Binary}
+    return pl.DataFrame(rows, schema={**offset_columns, **record_columns})
 
 
 def to_read(part: BatchPart, topic: str) -> Offsets:
-    """Returns the offsets that *part* reads of *topic*, by partition.
-
-    Starts are inclusive and ends exclusive.
-    """
+    """Returns the offsets that *part* reads of *topic*, by partition, without skipped records and deleted topics."""
     skipped, absent = part.passed_over.get(topic, ()), part.absent.get(topic, ())
     to_read: dict[int, tuple[int, int]] = {}
     for number, (start, end) in part.ranges[topic].items():
@@ -248,8 +244,11 @@ def _from_zero(_: Source, partitions: list[int]) -> Mapping[int, int]:
     return dict.fromkeys(partitions, 0)
 
 
-def _left(source: Source, ends: Mapping[int, int], was: StreamProgress, earliest: Earliest) -> Offsets:
-    """Returns the unread offsets of each partition up to *ends*."""
+def _unread(source: Source, ends: Mapping[int, int], was: StreamProgress, earliest: Earliest) -> Offsets:
+    """Returns the offsets of each partition of *source* from where *was* has read to, until *ends*.
+
+    *earliest* returns where new partitions begin.
+    """
     starts = was.inputs.get(source.name, InputProgress()).offsets_read
     new = [number for number, end in ends.items() if number not in starts and end > 0]
     starts |= earliest(source, new) if new else {}
@@ -268,11 +267,11 @@ def _pieces(source: Source, offsets: Offsets) -> int:
 
 
 def _piece(offsets: Offsets, number: int, pieces: int) -> Offsets:
-    """Returns the piece *number*, of *pieces* of one size, of the offsets."""
+    """Returns the piece *number* of *offsets* that are cut into so many *pieces* of the same size."""
 
-    def cut(start: int, end: int, at: int) -> int:
+    def cut(start: int, end: int, index: int) -> int:
         # Rounding down at both ends makes pieces adjacent.
-        return start + (end - start) * at // pieces
+        return start + (end - start) * index // pieces
 
     pieces_of_partitions: dict[int, tuple[int, int]] = {}
     for partition, (start, end) in offsets.items():

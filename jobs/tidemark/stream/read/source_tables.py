@@ -1,11 +1,11 @@
-"""Watches the Delta tables that a stream reads as sources, which others may change or replace.
+"""Watches the Delta tables that a stream reads as sources, which other programs may change or replace.
 
-Spark knows a table by its id. But once it has read all rows of a table, it does not notice that another table takes the
-place of this one. So the ids are compared here.
+Spark knows a table by its id. But once it has read all rows of a table, it does not notice when another table is put at
+the same path. So the ids are compared here.
 
 When columns were renamed or dropped, Spark refuses to read on, although only the declared columns matter to a stream.
-With UNSAFE it reads on, and takes the columns of the newest version for rows that were written before. So this module
-refuses the change if a declared column is another one in these rows.
+With the setting UNSAFE it reads on, and reads older rows with the columns of the newest version. So this module refuses
+the change if the name of a declared column means another column in unread rows.
 """
 
 from __future__ import annotations
@@ -44,17 +44,24 @@ _UNREADABLE = (OSError, ValueError, KeyError)
 
 @dataclass
 class _Watched:
-    """A table at *path*, which *source* reads, and what was seen of it last."""
+    """A table that a source reads, and the newest commit that was seen there.
+
+    Attributes:
+        source: the source.
+        path: where the table is.
+        id: the id of the table that the stream reads, or None if it has not begun to read.
+        seen: identifies the newest commit that was seen, as `_newest` does.
+        seen_id: the id of the table that had this commit.
+    """
 
     source: Source
     path: Path
     id: str | None
-    """The id of the table that the stream reads; None: it has not begun to."""
     seen: tuple[Any, ...] = ()
     seen_id: str | None = None
 
     def id_now(self) -> str | None:
-        """Returns the id of the table that is there now; None: it cannot be read."""
+        """Returns the id of the table that is at the path now, or None if it cannot be read."""
         try:
             newest = self._newest()
             if newest != self.seen:
@@ -65,7 +72,10 @@ class _Watched:
         return self.seen_id
 
     def _newest(self) -> tuple[Any, ...]:
-        """Returns what tells the newest commit from any other, and from that of another table."""
+        """Returns values that identify the newest commit: another commit, also of another table, has other values.
+
+        In an object store the result changes every LOOK_S seconds, so that the table is looked at that often.
+        """
         if isinstance(self.path, ObjectPath):
             return (since_boot_s() // LOOK_S,)
         version = self.seen[0] if self.seen else -1
@@ -78,9 +88,9 @@ class _Watched:
 
 
 class SourceTables:
-    """The Delta tables that sources of *sub* read, with places relative to *warehouse*.
+    """The Delta tables that sources of *sub* read, below *warehouse*.
 
-    *checkpoint*, Spark's, has their ids, and how far the stream has read.
+    Spark's *checkpoint* has the ids of the tables, and how far the stream has read.
     """
 
     def __init__(self, sub: SubTopology, warehouse: Path, checkpoint: Path) -> None:
@@ -89,11 +99,12 @@ class SourceTables:
         positions = positions_of_tables(checkpoint)
         for number, operator in enumerate(sub.sources, start=1):  # source 0 of every query are the ticks
             if isinstance(operator, Source) and operator.delta is not None:
-                at = positions.get(number)
-                self._tables[number] = _Watched(operator, warehouse / operator.delta, at.table_id if at else None)
+                position = positions.get(number)
+                table_id = position.table_id if position else None
+                self._tables[number] = _Watched(operator, warehouse / operator.delta, table_id)
 
     def look(self) -> None:
-        """Raises Contradiction if another table has taken the place of one."""
+        """Raises Contradiction if another table is at the path of a table that the stream has read."""
         for table in self._tables.values():
             now = table.id_now()
             if table.id is None:
@@ -138,7 +149,7 @@ class SourceTables:
                     raise Contradiction(msg)
 
     def explained(self, error: Exception) -> Exception:
-        """Returns *error*, with which Spark ended a query or a batch, or a clearer one."""
+        """Returns a clearer error than *error*, with which Spark ended a query or a batch, or *error* itself."""
         if isinstance(error, TidemarkError):
             return error
         try:
@@ -158,21 +169,21 @@ class SourceTables:
         return error
 
     def _gone(self) -> Contradiction | None:
-        """Returns what is no longer there of the versions that are to be read, if anything."""
+        """Returns an error that names commits or files that the stream has yet to read and that are gone, if any."""
         for number, position in positions_of_tables(self._checkpoint).items():
             if (table := self._tables.get(number)) is None:
                 continue
-            at = f"operators.{table.source.name}.delta: {table.path}: the stream has yet to read"
-            back = f"put them back from a backup, {_FROM_THE_START}"
+            found = f"operators.{table.source.name}.delta: {table.path}: the stream has yet to read"
+            remedy = f"put them back from a backup, {_FROM_THE_START}"
             if versions := _without_commit(table.path, position):
-                return Contradiction(f"{at} {versions}, whose commits the log of the table no longer has: {back}")
+                return Contradiction(f"{found} {versions}, whose commits the log of the table no longer has: {remedy}")
             if versions := _without_file(table.path, position):
-                return Contradiction(f"{at} {versions}, whose files are gone, as VACUUM removes them: {back}")
+                return Contradiction(f"{found} {versions}, whose files are gone, as VACUUM removes them: {remedy}")
         return None
 
 
 def _physical_names(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the name that each column has in files, of the action *metadata* of a log."""
+    """Returns, by column, the name that it has in files, from the action *metadata* of a Delta log."""
     fields = json.loads(metadata["schemaString"])["fields"]
     return {field["name"]: (field.get("metadata") or {}).get(PHYSICAL, field["name"]) for field in fields}
 
@@ -191,7 +202,7 @@ def _columns_since(path: Path, version: int) -> Iterator[dict[str, str]]:
 
 
 def _commits(path: Path, since: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Yields number and actions of the commits of the table at *path* that its log has, from *since* on."""
+    """Yields version and actions of each commit from *since* on that the log of the table at *path* still has."""
     for number in versions_in_log(path):
         if number >= since:
             lines = commit_file(path, number).read_text(encoding="utf-8").splitlines()
@@ -199,14 +210,14 @@ def _commits(path: Path, since: int) -> Iterator[tuple[int, list[dict[str, Any]]
 
 
 def _without_commit(path: Path, position: TablePosition) -> str:
-    """Returns the versions of the table at *path* that are to be read and have no commit in its log."""
+    """Returns a text with the versions of the table at *path* that are yet to be read and not in its log any more."""
     first = position.version if position.first_look is None else position.first_look + 1
     there = {number for number, _ in _commits(path, first)}
     return _listed(number for number in range(first, max(there, default=first)) if number not in there)
 
 
 def _without_file(path: Path, position: TablePosition) -> str:
-    """Returns the versions of the table at *path* that added files which are to be read and are gone."""
+    """Returns a text with the versions of the table at *path* whose files are yet to be read, and are gone."""
     added: dict[str, int] = {}
     first_look = position.first_look
     for version, actions in _commits(path, position.version if first_look is None else 0):
@@ -222,7 +233,7 @@ def _without_file(path: Path, position: TablePosition) -> str:
 
 
 def _listed(versions: Iterable[int]) -> str:
-    """Returns *versions*, ascending, as text: "versions 3 to 5 and 7"; empty without any."""
+    """Returns *versions*, which ascend, as text such as "versions 3 to 5 and 7", or empty without a version."""
     runs: list[tuple[int, int]] = []
     for version in versions:
         if runs and runs[-1][1] == version - 1:

@@ -1,9 +1,7 @@
-"""Reads topics, tables, files and hops with Spark.
+"""Reads topics, tables, files and hops with Spark; `parsing.py` then parses what was read.
 
-`parsing.py` makes rows of what is read here.
-
-Rows of tables and files have no offset: the driver numbers them in the order of `written`. Ticks, which have no rows,
-make Spark plan a batch in silence.
+Rows of tables and files have no offset: the driver numbers them in the order of the column `written`. A source of ticks
+has no rows, and makes Spark plan a batch when no other source has new ones.
 """
 
 from __future__ import annotations
@@ -63,16 +61,13 @@ RAW = {
     "timestamp_ms": "bigint",
     "reason": "string",
 }
-"""The columns of every batch, name to DDL type.
-
-A column is null where a source does not have it.
-"""
+"""The columns of every batch, with their DDL types. A column is null for sources that do not have it."""
 STAMPED_BY_BROKER = 1
 """Kafka's number of LogAppendTime (`org.apache.kafka.common.record.TimestampType`)."""
 _SPECIAL = re.compile(r"[*?\[\]{}\\]")
 """Characters that Spark takes for a pattern in the name of a folder."""
 TOPIC = "_topic"
-"""The column with the topic of a source over several."""
+"""The column with the topic of a record, for sources that read several topics."""
 FETCH_WAIT_MS = "20"
 """How long a broker holds back a fetch without records, ms.
 
@@ -107,13 +102,13 @@ def stream(
         topology: The name of the topology.
         clusters: The Kafka clusters by name.
         ticks: The source of empty batches.
-        listed: By name, the sources of the stream, which know where those begin that have no progress yet.
-        reads_topics: Whether batches have the records of topics. They are planned without that, too.
+        listed: By name, the sources as the control folder lists them: with the offsets at which a new source begins.
+        reads_topics: False if Spark only plans the offsets of topics, and does not read their records.
 
     Raises:
         InvalidArgument: A source's table or folder does not exist.
     """
-    # So a source whose rows are all filtered out is planned and not read.
+    # With this setting a source whose rows are all filtered out is planned, but not read.
     spark.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", "true")
     # Ticks come first: the first offset of a plan is theirs (journal/checkpoint.py, last_tick).
     frames = [_nothing(ticks)]
@@ -140,7 +135,7 @@ def _source(
 
 
 def _nothing(ticks: Ticks) -> DataFrame:
-    """Returns no rows: *ticks* with the columns of every batch."""
+    """Returns *ticks* with the columns of every batch and without any row."""
     columns = ticks.rows.select(*(F.lit(None).cast(kind).alias(name) for name, kind in RAW.items()))
     return columns.filter(F.lit(col=False))
 
@@ -150,7 +145,8 @@ def _kafka(
 ) -> DataFrame:
     """Returns the rows of the topic of *source*.
 
-    *starts* are topic, partition and offset where they begin; empty: at the earliest offset.
+    *starts* are the offsets at which a new source begins, as topic, partition and offset. If there are none, it begins
+    at the earliest offset.
     """
     begin: dict[str, dict[str, int]] = {}
     for topic, partition, offset in starts:
@@ -175,42 +171,41 @@ def records_of(raw: DataFrame, source: Source) -> DataFrame:
         raw = raw.withColumn("partition", _number(source, "topic"))
     elif source.reads_several:
         raw = raw.withColumn(TOPIC, F.col("topic"))
-    own = (TOPIC,) if source.reads_several and not source.places else ()
+    topic_column = (TOPIC,) if source.reads_several and not source.places else ()
     clock_ms = F.unix_millis("timestamp")
     # The broker's time says when a record arrived only in a topic that stamps records itself.
     stamped_ms = F.when(F.col("timestampType") == STAMPED_BY_BROKER, clock_ms).alias("stamped_ms")
-    columns = (*own, "partition", "offset", "key", "value", "headers", clock_ms.alias("clock_ms"), stamped_ms)
-    return raw.select(F.lit(source.name).alias("source"), *columns)
+    columns = ("partition", "offset", "key", "value", "headers", clock_ms.alias("clock_ms"), stamped_ms)
+    return raw.select(F.lit(source.name).alias("source"), *topic_column, *columns)
 
 
 def with_numbers(rows: DataFrame, sub: SubTopology, was: StreamProgress) -> DataFrame:
-    """Returns the *rows* of a batch of *sub* with input partitions.
+    """Returns the *rows* of a batch of *sub* with the numbers of input partitions in place of Kafka's.
 
-    They differ from Kafka's where a source reads several topics. *was* has the numbers. Records that were read before
-    are left out: Spark reads a topic from its beginning again if it was missing from one plan.
+    The two differ where a source reads several topics; *was* has the numbers. Records that were read before are left
+    out: if a topic is missing from one plan, Spark begins it again with the next.
     """
     for source in (with_places(o, was) for o in multi_topic_sources(sub)):
-        of_source = F.col("source") == source.name
-        rows = rows.withColumn("partition", F.when(of_source, _number(source, TOPIC)).otherwise(F.col("partition")))
-        positions = was.inputs.get(source.name, InputProgress()).offsets_read
-        if positions:
-            read_to = _looked_up(
-                {str(number): at for number, at in positions.items()}, F.col("partition").cast("string")
-            )
-            rows = rows.filter(~of_source | (F.col("offset") >= F.coalesce(read_to, F.lit(0))))
+        is_its = F.col("source") == source.name
+        rows = rows.withColumn("partition", F.when(is_its, _number(source, TOPIC)).otherwise(F.col("partition")))
+        offsets_read = was.inputs.get(source.name, InputProgress()).offsets_read
+        if offsets_read:
+            next_offsets = {str(number): offset for number, offset in offsets_read.items()}
+            next_offset = _looked_up(next_offsets, F.col("partition").cast("string"))
+            rows = rows.filter(~is_its | (F.col("offset") >= F.coalesce(next_offset, F.lit(0))))
     return rows.drop(TOPIC)
 
 
 def _number(source: Source, topic: str) -> Column:
-    """Returns the input partition of records of *source*; *topic* names a column."""
+    """Returns the input partition of records of *source*, whose topic is in the column *topic*."""
     if not source.places:
         return F.lit(None).cast("int")  # the plan has no topic of the source, so the batch has no row of it
-    place = F.concat_ws("/", F.col(topic), F.col("partition"))
-    return _looked_up({str(place): number for number, place in enumerate(source.places)}, place)
+    numbers = {str(topic_partition): number for number, topic_partition in enumerate(source.places)}
+    return _looked_up(numbers, F.concat_ws("/", F.col(topic), F.col("partition")))
 
 
 def _looked_up(numbers: Mapping[str, int], key: Column) -> Column:
-    """Returns the value of *key* among *numbers*; null: it has none."""
+    """Returns the number of *key* in the map *numbers*, or null if it has none."""
     literals = [F.lit(value).cast("string") for value in numbers]
     values = [F.lit(value) for value in numbers.values()]
     return F.try_element_at(F.map_from_arrays(F.array(*literals), F.array(*values)), key)
@@ -225,9 +220,15 @@ def read_again(
     *,
     one_by_one: bool = False,
 ) -> pl.DataFrame:
-    """Returns the rows of *source*'s topic at *offsets*.
+    """Returns the parsed rows of *source*'s topic at *offsets*, outside of the stream.
 
-    Spark reads them as a batch. With *one_by_one* no record after the last offset is decompressed.
+    Args:
+        spark: the session.
+        source: the source.
+        cluster: its Kafka cluster.
+        offsets: by input partition, the range of offsets.
+        schemas: returns the schemas of registries that the rows need.
+        one_by_one: fetch records one by one, so that none after the last offset is decompressed.
     """
     try:
         return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source], schemas)
@@ -265,9 +266,9 @@ def _records_at(
 def rows_of_part(
     rows: DataFrame, sub: SubTopology, clusters: Clusters, part: BatchPart, *, topics_too: bool = True
 ) -> DataFrame:
-    """Returns the *rows* of a batch that are in *part* of it.
+    """Returns those *rows* of a batch of *sub* that are in the *part*.
 
-    The batch is one of *sub*. Of topics Spark reads only the offsets of the part, and nothing without *topics_too*.
+    Records of topics are read again, only at the offsets of the part; without *topics_too* they are left out.
     """
     spark, sources = rows.sparkSession, [o for o in sub.outside_sources if o.topic]
     topics = names_in(sources)
@@ -353,7 +354,10 @@ def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | 
 
 
 def rows_of_folder(spark: SparkSession, source: Source, warehouse: Path) -> DataFrame:
-    """Returns no rows: Spark plans the files that are put into the folder of *source*, and data_files.py reads them."""
+    """Has Spark plan the files that are put into the folder of *source*, and returns no rows.
+
+    data_files.py reads the files.
+    """
     folder = folder_of(source, warehouse)
     if not folder.is_dir():
         msg = f"operators.{source.name}.files: {folder}: no such folder; create it before the stream starts"
@@ -413,9 +417,9 @@ def collect(
     schemas: SchemasOf = no_schemas,
     more: Callable[[], pl.DataFrame] = pl.DataFrame,
 ) -> pl.DataFrame:
-    """Returns the *rows* of a batch at the sources among *operators*, parsed.
+    """Collects the *rows* of a batch into the driver and parses those of sources among *operators*.
 
-    *schemas* gets those of registries. *more* reads rows that Spark does not read.
+    *schemas* returns the schemas of registries that they need. *more* returns rows that Spark does not read.
     """
     raw = pl.concat([pl.DataFrame(rows.toArrow()), more()], how="diagonal")
     return parsed_batch(raw, operators, schemas(raw, operators))
@@ -430,12 +434,13 @@ def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with modification times of the files of Delta tables."""
     if "written" not in rows.columns:
         return rows
-    place = pl.col("written").struct
+    written = pl.col("written").struct
+    at_ms, file = written.field("at_ms"), written.field("file")
     # Spark leaves the time null for Delta tables in a stream.
-    unknown = rows.filter(place.field("at_ms").is_null()).select(place.field("file")).to_series().drop_nulls().unique()
-    at_ms = {file: _modified_ms(path_of_url(file)) for file in unknown}
-    modified_ms = place.field("file").replace_strict(at_ms, default=None, return_dtype=pl.Int64)
-    return rows.with_columns(written=place.with_fields(at_ms=pl.coalesce(place.field("at_ms"), modified_ms)))
+    unknown = rows.filter(at_ms.is_null()).select(file).to_series().drop_nulls().unique()
+    times_ms = {name: _modified_ms(path_of_url(name)) for name in unknown}
+    modified_ms = file.replace_strict(times_ms, default=None, return_dtype=pl.Int64)
+    return rows.with_columns(written=written.with_fields(at_ms=pl.coalesce(at_ms, modified_ms)))
 
 
 def _modified_ms(file: Path) -> int | None:

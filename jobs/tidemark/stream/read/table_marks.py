@@ -1,6 +1,6 @@
-"""Reads marks of record time from the commits of a Delta table.
+"""Reads marks of record time from the commits of a Delta table, up to the version that a batch reads.
 
-It reads them up to the version that a batch reads.
+A mark is what the writer of the table says about its own watermark, and about being idle.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.storage.delta.log import commit_file
 
 LOOKS_BACK = 100
-"""The number of commits, newest first, searched for a mark.
-
-Each commit of a driver has one.
-"""
+"""How many commits are searched for a mark, newest first. Each commit of a driver of Tidemark has one."""
 
 
 class NewestMarks(Protocol):
@@ -31,10 +28,7 @@ class NewestMarks(Protocol):
 
 
 class TableMarks:
-    """Reads marks of time from the logs of Delta tables.
-
-    Places of tables are relative to *warehouse*.
-    """
+    """Reads marks of time from the logs of Delta tables below *warehouse*."""
 
     def __init__(self, warehouse: Path) -> None:
         self._warehouse = warehouse
@@ -42,10 +36,10 @@ class TableMarks:
         self._newest_marks: dict[str, tuple[int, TimeMark | None]] = {}
 
     def newest(self, source: Source, versions: Mapping[str, int]) -> TimeMark | None:
-        """Returns the newest mark for *source* in its table.
+        """Returns the newest mark in the table of *source*, or None without a mark of a writer that is trusted.
 
-        *versions* are by the id of a table, and only commits before that version count. None: there is no mark that is
-        believed, or the log has removed it. A writer that has added rows since is not idle.
+        *versions* has, by the id of a table, the version before which commits count. If the writer has added rows after
+        a mark that says that it is idle, it is not idle any more.
         """
         if source.delta is None or not source.written_by or not versions:
             return None

@@ -1,4 +1,4 @@
-"""Types the rows of tables as a source declares."""
+"""Converts the columns of tables to the types that a source declares."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from tidemark.model.settings.declared_fields import path_of, steps, whole_fields
 from tidemark.stream.read.fitting import require_fitting
 
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-"""The format of timestamps in JSON.
-
-By default Spark omits what is below a millisecond.
-"""
+"""The format of timestamps in JSON. By default Spark omits what is below a millisecond."""
 
 
 def table_rows(raw: DataFrame, source: Source) -> DataFrame:
-    """Returns the *raw* rows in the form that read/parsing.py reads.
+    """Returns the *raw* rows of a table in the form that read/parsing.py reads.
 
-    They have columns and `written`; `value` is a JSON object of the columns.
+    The declared columns are in a struct, and `value` is a JSON object of all columns of the table.
 
     Raises:
         InvalidArgument: A declared column is missing, or of a type that does not fit.
@@ -50,7 +47,7 @@ def table_rows(raw: DataFrame, source: Source) -> DataFrame:
 
 
 def in_files(raw: DataFrame) -> DataFrame:
-    """Returns *raw* rows that Spark reads from files with `written`, their order: by file, and by place in it."""
+    """Returns *raw* rows with `written`, by which the driver orders them: their file, and where its block starts."""
     written = F.struct(
         F.lit(None).cast("bigint").alias("at_ms"),
         nullable(F.input_file_name()).alias("file"),
@@ -99,10 +96,7 @@ def _json(struct: Column) -> Column:
 
 
 def nullable(column: Column) -> Column:
-    """Returns *column* with a nullable type.
-
-    pyarrow accepts no null for a struct whose fields may not be null.
-    """
+    """Returns *column* with a nullable type: pyarrow accepts no null for a struct whose fields may not be null."""
     return F.when(column.isNotNull(), column)
 
 
@@ -112,6 +106,6 @@ def _converted(column: Column, word: str) -> Column:
     A timestamp outside of the years 1 to 9999 is null, and so is text that is not UTF-8.
     """
     if word == "timestamp":
-        at = column.cast(word)
-        return F.when(F.year(at).between(1, 9999), at)
+        instant = column.cast(word)
+        return F.when(F.year(instant).between(1, 9999), instant)
     return F.try_validate_utf8(column) if word == "string" else column.cast(word)

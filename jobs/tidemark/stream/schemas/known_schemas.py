@@ -63,7 +63,7 @@ class SchemaStore:
 
     Args:
         registries: those of the topology, by name.
-        home: the control folder of the stream; None: nothing is kept.
+        home: the control folder of the stream, in which schemas are kept, or None to keep none.
         check: raises if the driver must not go on.
         sleep_s: waits.
         clock: dates schemas that are missing or of no use.

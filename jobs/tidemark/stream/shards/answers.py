@@ -1,7 +1,4 @@
-"""Keeps the answers of brokers and table logs for a batch.
-
-So all tasks of the batch use the same answers.
-"""
+"""Keeps the answers of brokers and table logs for a batch, so that all tasks of the batch use the same answers."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from tidemark.stream.read.table_marks import NewestMarks
 
 @dataclass(frozen=True)
 class BatchAnswers:
-    """Answers by the name of the source or sink."""
+    """The answers, by the name of the source or sink. `offsets` are the earliest offset, and the next to write."""
 
     of_topics: Mapping[str, TopicState]
     of_offsets: Mapping[str, Mapping[int, tuple[int, int]]]
@@ -39,7 +36,8 @@ class BatchAnswers:
 
         Args:
             sub: The sub-topology.
-            was: The progress before the batch: its partitions are asked about, too.
+            was: The progress before the batch. Partitions that it knows are asked about even if their topic has
+                fewer now.
             batch: The batch, with the versions of tables that it reads.
             broker: Answers about topics.
             table_marks: Answers about tables.

@@ -1,9 +1,9 @@
-"""Estimates how far worker hosts' clocks are from the driver's.
+"""Estimates how far the clocks of worker hosts are from the driver's.
 
-Purpose: starts and ends that tasks on several hosts report become comparable.
+Purpose: starts and ends that tasks on different hosts report become comparable.
 How it works: all tasks of a batch start and end while their driver waits for them, and no shard is worked on before all
-partitions were taken in. That bounds the offset of each host (`semantics.skew`), at no cost: tasks send no request.
-Each batch narrows the bounds.
+partitions were taken in. This bounds the offset of each host's clock (`semantics.skew`) without a request. Each batch
+narrows the bounds.
 Known limitation: the bounds are as wide as Spark takes to start a job and to return its results.
 """
 
@@ -20,9 +20,9 @@ ONE_CLOCK = Bounds(low_ms=0, high_ms=0)
 
 
 class HostClocks:
-    """Estimates the offsets of hosts from the clock of *host*, the driver's.
+    """Estimates how far the clocks of other hosts are from the clock of *host*, the driver's.
 
-    It adds estimates to *offsets*: at most one every EVERY_MS for each host, and none for the driver's.
+    Estimates are added to *offsets*, for each host at most one in EVERY_MS.
     """
 
     def __init__(self, host: str, offsets: ClockOffsets) -> None:
@@ -55,7 +55,7 @@ class HostClocks:
         return [*runs] if contradicted else [_with_skew(run, skews[run.host]) for run in runs]
 
     def _keep(self, skews: Mapping[str, Skew], runs: Sequence[TaskRun], at_ms: int) -> None:
-        """Adds the estimates that are due to the offsets."""
+        """Adds those of *skews*, by host, to the offsets that are due at *at_ms*; *runs* count as samples."""
         due: list[str] = []
         for host in skews:
             age_ms = at_ms - self._kept_at_ms.get(host, at_ms - EVERY_MS)
@@ -86,8 +86,8 @@ def _spans(runs: Iterable[TaskRun], *, taking_in: bool) -> dict[str, HostWork]:
         # Only tasks that take in partitions have no shard.
         if (run.shard is None) is not taking_in:
             continue
-        was = spans.get(run.host, HostWork(first_ms=run.started_at_ms, last_ms=run.finished_at_ms))
-        first_ms, last_ms = min(was.first_ms, run.started_at_ms), max(was.last_ms, run.finished_at_ms)
+        span = spans.get(run.host, HostWork(first_ms=run.started_at_ms, last_ms=run.finished_at_ms))
+        first_ms, last_ms = min(span.first_ms, run.started_at_ms), max(span.last_ms, run.finished_at_ms)
         spans[run.host] = HostWork(first_ms=first_ms, last_ms=last_ms)
     return spans
 

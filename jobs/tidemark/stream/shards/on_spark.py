@@ -1,7 +1,4 @@
-"""Runs the tasks of batches in shards on Spark.
-
-They import tidemark: ship it with `--py-files`.
-"""
+"""Runs the tasks of batches in shards on Spark. The tasks import tidemark: ship it with `--py-files`."""
 
 from __future__ import annotations
 
@@ -32,22 +29,19 @@ WORKED = pa.schema([("shard", pa.int32()), ("worked", pa.binary())])
 
 @dataclass(frozen=True)
 class SparkExecutors:
-    """The executors of the session of *rows*, those of one batch.
+    """Runs tasks on the *rows* of one batch, in Spark's session of these rows.
 
-    Tasks have the *schemas* of registries that the driver knows, and leave a batch with others to it.
+    Tasks get the *schemas* of registries that the driver knows. A batch with other schemas is left to the driver.
     """
 
     rows: DataFrame
     schemas: KnownSchemas = field(default_factory=dict)
 
     def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
-        """Runs *taking_in* on each partition of each source, then *working*.
-
-        *working* runs on what was dealt to each shard.
-        """
+        """Runs *taking_in* on each partition of each source, then *working* on what was dealt to each shard."""
         take_in = _taking_in(taking_in, self.schemas)
         # Grouping shuffles all records, which is unnecessary where a task has whole partitions.
-        if all(_is_a_partition_one_task(source) for source in taking_in.stream.sub.sources):
+        if all(_has_task_per_partition(source) for source in taking_in.stream.sub.sources):
             return self._worked(self.rows.mapInArrow(take_in, "shard int, dealt binary"), working)
         by_partition = self.rows.groupBy("source", "partition")
 
@@ -70,7 +64,7 @@ class SparkExecutors:
             return tasks.flatMap(_sending(publishing, Versions.here())).collect()
 
     def _worked(self, dealt: DataFrame, working: ShardTask) -> list[ShardResult]:
-        # A shard that nothing was dealt to has something to do all the same.
+        # A shard to which nothing was dealt has work all the same: its windows may close.
         every = self.rows.sparkSession.range(working.shards, numPartitions=1)
         empty = every.select(F.col("id").cast("int").alias("shard"), F.lit(None).cast("binary").alias("dealt"))
         # repartitionById places rows by the number itself, so a task has one shard and no hash decides which.
@@ -79,8 +73,8 @@ class SparkExecutors:
         return [pickle.loads(worked) for worked in results.sort_by("shard")["worked"].to_pylist()]
 
 
-def _is_a_partition_one_task(source: Operator) -> bool:
-    """Returns whether Spark reads each partition of *source* in one task."""
+def _has_task_per_partition(source: Operator) -> bool:
+    """Returns True if Spark reads each partition of *source* in one task, which is so for topics."""
     return source.topic_read is not None
 
 
@@ -97,8 +91,8 @@ def _taking_in(
                 yield _as_batch(DEALT, task.left_to_driver())
                 return
             parsed = parsed_batch(raw, operators, schemas)
-            parts = parsed.partition_by("source", "partition", maintain_order=True)
-            yield _as_batch(DEALT, chain.from_iterable(map(task, parts)))
+            partitions = parsed.partition_by("source", "partition", maintain_order=True)
+            yield _as_batch(DEALT, chain.from_iterable(map(task, partitions)))
 
     return take_in
 

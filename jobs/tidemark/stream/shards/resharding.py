@@ -1,8 +1,9 @@
-"""Deals a stream's state out to another number of shards, or writes it without that of some operators.
+"""Deals the state of a stream out to another number of shards, or rewrites it without some operators.
 
-It handles one old shard after the other. The result counts only for the newest batch: a driver that has decided a batch
-since reshards anew. So resharding can be interrupted at any step and repeated: until the next batch is decided the old
-files stay, and they are the state. Files that no entry names afterwards are removed by the next driver.
+One old shard is handled after the other. The new files are the state after the newest batch only: if a driver decides
+another batch, they are out of date and the state is dealt out again. The old files stay the state until the next batch
+is decided, so resharding can be interrupted at any step, and repeated. The next driver removes files that no entry
+names.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ def reshard(
         stream: The stream; it has the new number of shards.
         journal: Its journal.
         newest: The newest entry, which names the old shards.
-        sharding: How records are dealt out; None for one shard.
-        files_of_shard: Returns the files of a new shard.
+        sharding: How keys are dealt out to shards; None for one shard.
+        files_of_shard: Returns the files of a new shard by its number.
         say: Called with a message after each old shard.
-        without_operators: Those whose states are left out.
+        without_operators: Operators whose states are left out.
 
     Returns:
         The runs of each new shard.
@@ -78,29 +79,33 @@ def reshard(
     shards = [StateRuns(newest.batch_id)] * stream.shards
     n = len(newest.notes.states)
     for old in range(n):
-        # Only one old shard is in memory at a time.
         before = _rows(shards)
-        shards = _with_old(_old_shard(stream, journal, newest, old, left_out), shards, sharding, files_of_shard)
+        # The states of an old shard have no name here, so that they are gone when the next old shard is loaded.
+        shards = _add_old_shard(
+            _load_old_shard(stream, journal, newest, old, left_out), shards, sharding, files_of_shard
+        )
         say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
     return shards
 
 
 def begun_behind(stream: Stream, newest: Entry) -> frozenset[str]:
-    """Returns the operators, and the sources with records that wait, that begin behind the *newest* entry.
+    """Returns the operators, and the sources with waiting records, that begin anew after the *newest* entry.
 
-    Their states are left out. They are of another meaning, or of a place that is not read any more. Those of an
-    operator that returns are as old as its removal.
+    Their old states are of no use: the topology file gives the operator another meaning now, or the source reads
+    something else. If an operator was removed and has come back, its states are as old as its removal.
     """
     control = Control(stream.control)
     begun = control.begun_behind(newest.batch_id)
-    sources = {each.name for each in control.sources() if each.begins_behind(newest.batch_id)}
+    sources = {source.name for source in control.sources() if source.begins_behind(newest.batch_id)}
     return frozenset(begun | {name for name in sources if newest.notes.held(name)})
 
 
 def states_after(stream: Stream, newest: Entry) -> Sequence[StateRuns] | None:
-    """Returns the states after the *newest* entry as `reshard` or `begin` wrote them, or as the entry names them.
+    """Returns the files with the states after the *newest* entry.
 
-    The latter may be of another number of shards. None: they have to be written anew, since something begins.
+    They are the files that `tidemark reshard` or `begin` wrote, if there are any, and otherwise those that the entry
+    names, which may be of another number of shards. The result is None if the states have to be written anew, because
+    an operator or a source begins anew.
     """
     if (remembered := remembered_shards(stream, newest)) is not None:
         return remembered
@@ -111,22 +116,25 @@ def write_anew(
     stream: Stream,
     journal: Journal,
     newest: Entry,
-    by: Sharding | None,
+    sharding: Sharding | None,
     say: Callable[[str], None],
     without_operators: Collection[str] = (),
     *,
     check_lease: Callable[[], None],
 ) -> list[StateRuns]:
-    """Has the next driver begin with the state after *newest*, as `reshard` writes it; returns its runs."""
+    """Writes the state after *newest* anew, for the next driver to begin with, and returns its files.
+
+    The arguments are those of `reshard`; *check_lease* raises an error if another driver may write.
+    """
     files = partial(StateFiles, stream, journal, shards=stream.shards, fence=Fence(check_lease))
-    runs = reshard(stream, journal, newest, by, files, say, without_operators)
+    runs = reshard(stream, journal, newest, sharding, files, say, without_operators)
     remember(stream.control, runs, check_lease=check_lease)
     return runs
 
 
 def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
     """Raises ShardingImpossible where records wait for `max_drift` after the *newest* entry."""
-    # A driver with `max_drift` left them, and no shard would send them on. Those of a source that begins are dropped.
+    # Shards have no `max_drift`, so no shard would send them on. Records of a source that begins anew are dropped.
     dropped = begun_behind(stream, newest)
     for source in stream.sub.outside_sources:
         if source.name not in dropped and (n := newest.notes.held(source.name)):
@@ -138,51 +146,49 @@ def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
             raise ShardingImpossible(msg)
 
 
-def _with_old(
+def _add_old_shard(
     tables: Tables, shards: Sequence[StateRuns], sharding: Sharding | None, files_of_shard: Callable[[int], StateFiles]
 ) -> list[StateRuns]:
-    """Writes *tables* as runs, and returns *shards* with those.
+    """Deals the states *tables* of an old shard out to the new *shards*, and returns the new shards with them.
 
-    A shard without rows of *tables* gets no run.
+    Each new shard that gets rows gets a run with them.
     """
-    parts = [tables] if sharding is None else _parts(tables, sharding, len(shards))
-    with_old: list[StateRuns] = []
-    for number, (runs, part) in enumerate(zip(shards, parts, strict=True)):
-        has_rows = any(rows.height for rows in part.values())
-        with_old.append(files_of_shard(number).add_run(runs, part) if has_rows else runs)
-    return with_old
+    dealt = [tables] if sharding is None else _deal(tables, sharding, len(shards))
+    added: list[StateRuns] = []
+    for number, (runs, shard_tables) in enumerate(zip(shards, dealt, strict=True)):
+        has_rows = any(rows.height for rows in shard_tables.values())
+        added.append(files_of_shard(number).add_run(runs, shard_tables) if has_rows else runs)
+    return added
 
 
-def _old_shard(
+def _load_old_shard(
     stream: Stream, journal: Journal, newest: Entry, number: int, without_operators: Collection[str]
 ) -> Tables:
-    """Returns the state of an old shard without that of some operators.
-
-    *number* is that of the shard among those that *newest* names.
-    """
+    """Returns the states of the old shard *number*, as *newest* numbers them, without those of some operators."""
     old = newest.notes.states
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-    # Their columns may have other types now.
+    # The columns of operators that begin anew may have other types now, which would not fit the old states.
     steps.memory.forget(without_operators)
     StateFiles(stream, journal, number, len(old)).load(steps.memory, old[number], newest.batch_id)
     whole = steps.memory.whole()
-    # Every shard has these tables, so only the first one hands them on.
+    # Every shard has the tables that joins look up, so only the first one hands them on.
     return without(whole, stream.sub.table_inputs()) if number else whole
 
 
-def _parts(tables: Tables, sharding: Sharding, shards: int) -> Iterator[Tables]:
-    """Yields the part of *tables* that belongs to each shard."""
-    # Places are computed once per table and then used for every shard.
-    placed = {}
-    for place, rows in tables.items():
-        kind, _, operator = place.partition("/")
-        placed[place] = sharding.placed(shards, operator, rows, KEYS[kind]) if kind in KEYS else None
+def _deal(tables: Tables, sharding: Sharding, shards: int) -> Iterator[Tables]:
+    """Yields, for each shard, the rows of *tables* whose keys belong to it."""
+    # The shard of each row is computed once per table, and then used for every shard.
+    shard_of_rows: dict[str, pl.Series | None] = {}
+    for table, rows in tables.items():
+        kind, _, operator = table.partition("/")
+        shard_of_rows[table] = sharding.placed(shards, operator, rows, KEYS[kind]) if kind in KEYS else None
     for number in range(shards):
-        yield {place: _of(rows, placed[place], number) for place, rows in tables.items()}
+        yield {table: _in_shard(rows, shard_of_rows[table], number) for table, rows in tables.items()}
 
 
-def _of(rows: pl.DataFrame, placed: pl.Series | None, number: int) -> pl.DataFrame:
-    return rows if placed is None else rows.filter(placed == number)
+def _in_shard(rows: pl.DataFrame, shard: pl.Series | None, number: int) -> pl.DataFrame:
+    """Returns those of *rows* whose *shard* is *number*, or all rows where every shard has them."""
+    return rows if shard is None else rows.filter(shard == number)
 
 
 def _rows(shards: Sequence[StateRuns]) -> int:
@@ -190,21 +196,20 @@ def _rows(shards: Sequence[StateRuns]) -> int:
 
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
-    """Has the next driver begin with *shards*; only the last call counts."""
+    """Notes that the next driver begins with *shards*. A later call replaces an earlier one."""
     _file(control).parent.mkdir(parents=True, exist_ok=True)
     put_once(_file(control), msgspec.json.encode(_Resharded(shards[0].batch_id, tuple(shards))), check=check_lease)
 
 
 def forget(control: Path) -> None:
-    """Has the next driver begin with what the newest journal entry names."""
+    """Removes the note of `remember`, so that the next driver begins with what the newest journal entry names."""
     _file(control).unlink(missing_ok=True)
 
 
 def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | None:
-    """Returns the shards that were made of the state after *newest*.
+    """Returns the shards that `remember` noted, if they have the state after *newest* and *stream* has as many.
 
-    None unless they are as many as *stream* has. None, too, where a file of theirs is missing or torn: what *newest*
-    names still exists.
+    The result is also None if one of their files is missing or torn, because what *newest* names still exists.
     """
     remembered = read(stream.control, FILE, lambda content: msgspec.convert(content, _Resharded))
     if remembered is None or remembered.batch_id != newest.batch_id or len(remembered.states) != stream.shards:

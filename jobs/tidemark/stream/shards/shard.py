@@ -21,53 +21,62 @@ from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.files import StateFiles
 
-Place = tuple[str, int, int]
-"""Control folder, number of shards, and shard."""
+ShardId = tuple[str, int, int]
+"""The control folder of the stream, how many shards it has, and the number of the shard."""
 Schemas = Mapping[str, Mapping[str, pl.DataType]]
 """The columns of each operator's output, as the driver knows them."""
-# It lives as long as the worker's Python process, which Spark reuses for later batches.
-_KEPT: dict[Place, Shard] = {}
+# Shards are kept as long as the worker's Python process lives, which Spark reuses for later batches.
+_KEPT: dict[ShardId, Shard] = {}
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The operators of *stream*, with outputs of *schemas*, and with the states that are in *files*."""
+    """A shard in a worker.
+
+    Attributes:
+        stream: the stream.
+        schemas: the columns of each operator's output.
+        steps: the operators, with their states.
+        files: the files with the states.
+        reference: reads joined Delta tables.
+        id: identifies the shard.
+    """
 
     stream: Stream
     schemas: Schemas
     steps: Steps
     files: StateFiles
     reference: Reference
-    place: Place
+    id: ShardId
 
     @classmethod
     def after(cls, was: StreamProgress, stream: Stream, number: int, runs: StateRuns, schemas: Schemas) -> Shard:
-        """Returns the shard *number* of *stream* after the progress *was*.
+        """Returns the shard *number* of *stream* with its state after the progress *was*.
 
-        *runs* name the files of its state, and its operators have outputs of *schemas*.
+        *runs* are the files with its state; *schemas* are the columns of the operators' outputs.
         """
-        place = str(stream.control), stream.shards, number
+        shard_id = str(stream.control), stream.shards, number
         # The shard is removed here and put back by keep(), so that none is used after a failure.
-        shard = _KEPT.pop(place, None)
+        shard = _KEPT.pop(shard_id, None)
         if shard is None or (shard.stream, shard.schemas) != (stream, schemas):
             # None was kept, or the topology file or a joined table has changed while this process lived on.
-            shard = cls._new(stream, schemas, place)
+            shard = cls._new(stream, schemas, shard_id)
         shard.files.load(shard.steps.memory, runs, was.batch_id)
         shard.steps.forget(shard.steps.memory.versions, watermark_ms=was.watermark_ms)
         return shard
 
     @classmethod
-    def _new(cls, stream: Stream, schemas: Schemas, place: Place) -> Shard:
-        _, shards, number = place
+    def _new(cls, stream: Stream, schemas: Schemas, shard_id: ShardId) -> Shard:
+        _, shards, number = shard_id
         reference = Reference(stream.layout.warehouse)
         files = StateFiles(stream, Journal(stream.control / "journal", "data"), number, shards)
         # A task can read a joined table only once its driver has left the copy of a version.
-        return cls(stream, schemas, Steps(stream.topology, reference, schemas=schemas), files, reference, place)
+        return cls(stream, schemas, Steps(stream.topology, reference, schemas=schemas), files, reference, shard_id)
 
     def keep(self) -> None:
         """Keeps the shard for the next batch."""
         # A shard whose batch failed half-way is not kept, and is read anew.
-        _KEPT[self.place] = self
+        _KEPT[self.id] = self
 
     def read_versions(self, versions: Mapping[str, int], copies: Path) -> None:
         """Sets the *versions* of joined Delta tables to read from now on; some are in the folder *copies*."""

@@ -1,7 +1,8 @@
-"""Deals records out to shards, so that a shard has whole keys.
+"""Deals records out to shards, so that all records of a key are in one shard.
 
-An operator that keeps a state per key must have all records of a key in one place. So its key must follow from the
-records as the source gives them, and several such operators in a row must have a column in common.
+An operator with a state per key must have all records of the key in one shard. Records are dealt out where the source
+is read. So the key, or some of its columns, must be columns of the source that are handed on unchanged. If there are
+several such operators in a row, their keys must have at least one of these columns in common.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ class ShardingImpossible(InvalidSpec):
 
 @dataclass(frozen=True)
 class KeyText:
-    """The text of a key, as tables have it.
+    """Describes the text of an operator's key, as tables have it.
 
-    `columns` has its columns in order, and for each the column of the source that it is; None: it is calculated on the
-    way.
+    `columns` are the columns of the key in order, each with the column of the source from which it is handed on
+    unchanged, or None if it is calculated. `schema` has their types.
     """
 
     columns: Mapping[str, str | None]
     schema: Mapping[str, pl.DataType]
 
-    def parts(self, text: str) -> dict[str, pl.Expr]:
-        """Returns the value of each column of the source."""
+    def source_values(self, text: str) -> dict[str, pl.Expr]:
+        """Reads values back from the key in the column *text*: returns them by column of the source."""
         if len(self.columns) == 1:
             ((name, origin),) = self.columns.items()
             value = pl.col(text) if name == _KEY else key_value(text, self.schema[name])
@@ -56,47 +57,45 @@ class KeyText:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Places the keys of a sub-topology in shards.
+    """Tells to which shard records and states of a sub-topology belong.
 
-    `by` has, for each source that is dealt out, the columns by which it is (none: by partition). `keys` has the key of
-    each operator that keeps something, and its source. Every shard has all other sources whole.
+    Attributes:
+        by: for each source whose records are dealt out, the columns by which they are. If there are none, they are
+            dealt out by partition. Every shard gets all records of other sources.
+        keys: for each operator that keeps states, its source and its key.
     """
 
     by: Mapping[str, tuple[str, ...]]
     keys: Mapping[str, tuple[str, KeyText]] = field(default_factory=dict)
 
     def dealt(self, source: str, records: pl.DataFrame, shards: int, *, partitions: int) -> list[pl.DataFrame]:
-        """Returns *records* of *source*, shard by shard.
-
-        A source that every shard has whole is in each of them.
-        """
+        """Returns the *records* of *source* for each of so many *shards*; the source has so many *partitions*."""
         if source not in self.by:
             return [records] * shards
-        # Where nothing is kept by key, a shard has neighbours among the partitions: so the order of shards is the order
-        # of partitions.
+        # Where nothing is kept by key, a shard has partitions that follow each other, so the rows of all shards, one
+        # shard after the other, are in the order of partitions.
         columns = self.by[source]
         last = partitions - 1
         shard = _shard(columns, records, shards) if columns else records["_task"].clip(0, last) * shards // partitions
         return [records.filter(shard == number) for number in range(shards)]
 
-    def own(self, number: int, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.DataFrame:
-        """Returns the *rows* of *operator* whose keys are in shard *number*.
+    def in_shard(self, number: int, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.DataFrame:
+        """Returns the *rows* of *operator* whose keys are in shard *number* of so many *shards*.
 
-        Keys are texts in the column *text*.
+        The keys are texts in the column *text*.
         """
         placed = self.placed(shards, operator, rows, text)
         return rows if placed is None else rows.filter(placed == number)
 
     def placed(self, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.Series | None:
-        """Returns the shard of each of the *rows* of *operator*.
+        """Returns the shard, of so many *shards*, of each of the *rows* of *operator*, or None if every shard has them.
 
-        Their keys are texts in the column *text*. None: every shard has them.
+        The keys of the rows are texts in the column *text*.
         """
         if operator not in self.keys:
             return None
         source, key = self.keys[operator]
-        parts = key.parts(text)
-        values = rows.select(**in_order_of(self.by[source], parts))
+        values = rows.select(**in_order_of(self.by[source], key.source_values(text)))
         return _shard(self.by[source], values, shards)
 
 
@@ -108,8 +107,8 @@ def _shard(columns: tuple[str, ...], rows: pl.DataFrame, shards: int) -> pl.Seri
 class _Stream:
     """The output of an operator: its sources, columns and key.
 
-    `columns` has for each column the column of the sources that it is; None: it is calculated on the way, or not a
-    column of that name in each source.
+    `columns` has, for each column, the column of the sources from which it is handed on unchanged. It is None if the
+    column is calculated, or if it does not come from a column of the same name in each source.
     """
 
     sources: frozenset[str]
@@ -118,7 +117,7 @@ class _Stream:
 
 
 def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
-    """Returns how *sub* runs in shards; raises ShardingImpossible if it cannot."""
+    """Returns how records of *sub* are dealt out to shards; raises ShardingImpossible if they cannot be."""
     try:
         return _sharding(topology, sub, steps)
     except ShardingImpossible as error:
@@ -128,7 +127,7 @@ def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
 
 
 def not_sharded(topology: Topology, steps: Steps) -> list[InvalidSpec]:
-    """Returns why sub-topologies that are to run in shards cannot."""
+    """Returns the reasons why sub-topologies of *topology* cannot run in shards although the file asks for it."""
     reasons: list[InvalidSpec] = []
     for sub in (sub for sub in topology.sub_topologies if topology.shards_of(sub.name) > 1):
         try:
@@ -171,9 +170,9 @@ def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
 
 
 def _groups(sources_of_operators: Iterable[frozenset[str]]) -> set[frozenset[str]]:
-    """Returns the sources that operators unite, by group.
+    """Returns the groups of sources whose records must be dealt out by the same columns.
 
-    The sources of a group are dealt out by the same columns.
+    *sources_of_operators* has, for each operator, the sources whose records reach it.
     """
     groups: set[frozenset[str]] = set()
     for sources in sources_of_operators:
@@ -184,7 +183,7 @@ def _groups(sources_of_operators: Iterable[frozenset[str]]) -> set[frozenset[str
 
 
 def _together(streams: Sequence[_Stream]) -> _Stream:
-    """Returns a union's output; that of one stream is itself."""
+    """Returns the union of *streams*; the union of one stream is the stream itself."""
     first, *others = streams
     columns, key = dict(first.columns), first.key
     for stream in others:
@@ -200,13 +199,13 @@ def _together(streams: Sequence[_Stream]) -> _Stream:
 
 def _source(operator: Operator, steps: Steps) -> _Stream:
     columns = {c: c for c in steps.schemas[operator.name] if c not in META}
-    # The field of a key is a string: a number would be text in the record, which is placed differently.
+    # A record's key is text. A number would have another text than in the record, and another shard.
     key = KeyText({_KEY: operator.key_field or _KEY}, {_KEY: pl.String()})
     return _Stream(frozenset({operator.name}), columns, key)
 
 
 def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
-    """Returns columns by which *operator* groups or keeps order, if any."""
+    """Returns the key by which *operator* groups records or keeps their order, or None if it has none."""
     step = step_of(operator)
     columns = step.key(operator)
     if columns is None:
@@ -224,9 +223,16 @@ def _common(
     keeping: Mapping[str, KeyText],
     ordering: Mapping[str, KeyText],
 ) -> tuple[str, ...]:
-    """Returns the columns of *sources* that all keys behind them have.
+    """Returns the columns of *sources* that all keys of the operators behind them have in common.
 
-    None where no operator keeps anything.
+    Args:
+        sources: a group of sources whose records are dealt out by the same columns.
+        streams: the outputs of all operators.
+        keeping: the keys of operators that keep states.
+        ordering: the keys of operators that only keep the order of records of a key.
+
+    Returns:
+        The columns, none if no operator keeps states.
     """
     kept = {name: key for name, key in keeping.items() if streams[name].sources <= sources}
     if not kept:

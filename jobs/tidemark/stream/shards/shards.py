@@ -1,8 +1,8 @@
 """Decides a batch whose operators run in shards.
 
-Spark's tasks work on it, and the driver sums up their results. Records never come here. The journal entry that this
-makes is carried out and repeated like any other; files of a batch that was never decided belong to no table, and VACUUM
-removes them.
+Spark's tasks do the work, and the driver sums up their results, so that as a rule no record comes to the driver. The
+journal entry is carried out, and repeated, like any other. If a batch was never decided, its files belong to no table,
+and VACUUM removes them.
 """
 
 from __future__ import annotations
@@ -62,34 +62,28 @@ Collect = Callable[[], pl.DataFrame]
 
 
 class Executors(Publishers, Protocol):
-    """Runs tasks over the rows of one batch.
-
-    Returns their results in the order of shards.
-    """
+    """Runs tasks over the rows of one batch, and returns their results in the order of shards."""
 
     def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
-        """Runs *taking_in* on each partition of each source, then *working*.
-
-        *working* runs for each shard, on what *taking_in* dealt to it.
-        """
+        """Runs *taking_in* on each partition of each source, then *working* for each shard on what was dealt to it."""
 
     def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
-        """Runs *working* on what was *dealt* to each shard."""
+        """Runs *working* for each shard on what the driver has *dealt* to it."""
 
 
 @dataclass(frozen=True)
 class DriverIntake:
-    """Delegates to *executors*, except that the driver reads the batch."""
+    """Executors with which the driver reads the batch itself; *executors* do all other work."""
 
     executors: Executors
 
     def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
-        """Returns a doubtful result, so that the driver takes in the batch."""
+        """Reads nothing, and returns a doubtful result, so that the driver takes in the batch."""
         # The caller reads the batch itself when a shard is doubtful.
         return [ShardResult(shard=0, is_doubtful=True)]
 
     def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
-        """Runs *working* on what was *dealt* to each shard."""
+        """Runs *working* for each shard on what the driver has *dealt* to it."""
         return self.executors.work(working, dealt)
 
     def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
@@ -98,10 +92,22 @@ class DriverIntake:
 
 
 class Shards:
-    """Decides the batches of *stream*, whose operators run in shards.
+    """Decides the batches of a stream whose operators run in shards.
 
-    *fence* repeats the whole attempt where a disk rejected a file. Before that, the files written are removed, unless
-    the lease is lost: a newer driver may have written files of the same batch.
+    Args:
+        stream: the stream.
+        decider: decides what needs no records: progress, closed windows, marks.
+        steps: the operators, from whose keys it follows how records are dealt out.
+        reference: reads joined Delta tables.
+        journal: the stream's journal.
+        broker: answers questions about topics.
+        table_marks: the newest mark of time in the log of a Delta table.
+        fence: repeats a whole attempt if a disk rejected a file. The files that the attempt has written are removed
+            before, unless the lease is lost: then a newer driver may have written files of the same batch.
+        host_clocks: estimates the clocks of other hosts.
+        slow_ms: by operator, how long it sleeps, for tests.
+        queued: returns how long the batch waited for Spark's task slots since an instant of the driver's clock.
+        timeline: records what the driver does.
     """
 
     def __init__(
@@ -134,9 +140,7 @@ class Shards:
     def decide(
         self, executors: Executors, collect: Collect, was: StreamProgress, batch: MicroBatch
     ) -> BatchDecision | None:
-        """Returns the decision on *batch*; None when it changes nothing.
-
-        Nothing of the batch has been read yet.
+        """Decides *batch*, of which nothing has been read yet; returns None if it changes nothing.
 
         Args:
             executors: Run the tasks.
@@ -251,7 +255,7 @@ class Shards:
         return {o.name: self._broker.topic(with_places(o, was)) for o in self._stream.sub.outside_sources if o.topic}
 
     def _is_any_hop_cut(self, was: StreamProgress) -> bool:
-        """Returns whether the log of a hop lacks batches that are unread.
+        """Returns True if the log of a hop lacks batches that are unread.
 
         Raises:
             DataLost: the loss was not accepted.
@@ -261,8 +265,8 @@ class Shards:
 
     def _shard_task(self, task: Task) -> ShardTask:
         # The driver has chosen the versions of joined tables, so that all shards of the batch read the same ones.
-        for place in self._reference.versions:
-            self._reference.leave_copy(place, task.copies)
+        for table in self._reference.versions:
+            self._reference.leave_copy(table, task.copies)
         return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),
@@ -272,10 +276,7 @@ class Shards:
         )
 
     def _read_by_driver(self, collect: Collect, task: Task) -> tuple[BatchIntake, list[Dealt]]:
-        """Returns what the sources take in, and the records dealt to shards.
-
-        Here the driver reads the batch itself.
-        """
+        """Has the driver read the batch itself; returns what the sources took in, and the records dealt to shards."""
         intakes = self._decider.take_in(collect(), task.batch, task.was)
         read = {name: intake.read for name, intake in intakes.items()}
         reads = self._decider.waits.read(read, task.was, task.batch)
@@ -303,9 +304,9 @@ class Shards:
         ), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:
-        """Returns the state of each shard after the newest entry.
+        """Returns the files with the state of each shard after the newest entry.
 
-        The state is made anew where the number of shards has changed.
+        If the number of shards has changed, the state is dealt out again.
         """
         newest = self._journal.newest()
         if newest is None:
@@ -317,7 +318,7 @@ class Shards:
         log.info(
             "partitioning the state into %d shards; `tidemark reshard` does this before a start", self._stream.shards
         )
-        return reshard(self._stream, self._journal, newest, self._sharding, self._state, log.info)
+        return reshard(self._stream, self._journal, newest, self._sharding, self._state_files, log.info)
 
-    def _state(self, number: int) -> StateFiles:
+    def _state_files(self, number: int) -> StateFiles:
         return StateFiles(self._stream, self._journal, number, self._stream.shards, self._fence)

@@ -1,10 +1,11 @@
 """Takes in and processes a batch in shards, in Spark's tasks.
 
-Purpose: the same readers, operators and states as in the driver, over a part of the records each.
-How it works: `IntakeTask` takes in one partition of a source, deals its records out, and sends its numbers to every
-shard. `ShardTask` has the numbers of all partitions, and so computes the same progress of time as every other shard; it
-runs the operators over the records of its shard, with the states of its keys. Rows come back, many of them as files
-that lie in the folders of their tables and belong to none until the driver commits them by name.
+Purpose: run the same readers, operators and states as in the driver, each task over some of the records.
+How it works: `IntakeTask` takes in one partition of a source, deals its records out to shards, and sends the counts,
+offsets and times of the partition to every shard. So each `ShardTask` knows all partitions, and computes the same
+progress of time as every other. It then runs the operators over the records and states of its shard. Small
+results come back to the driver as rows. Large ones are written as files in the folders of their tables, to which they
+belong only when the driver commits them by name.
 A task that Spark runs twice writes files twice, and the driver receives the result of one of them.
 Known limitation: a shard, with the states of its keys, has to fit into the memory of an executor's Python.
 """
@@ -77,12 +78,9 @@ from tidemark.stream.updates.step import Run
 from tidemark.stream.write.commit import appended
 
 ROWS = "rows"
-"""Folder of the rows of a batch that belong to no table.
-
-It is in the control folder of a stream.
-"""
+"""Folder, in the control folder of a stream, for large results that belong to no table."""
 SEQ_BITS = 40
-"""A shard numbers its rows from its own number times 2^SEQ_BITS."""
+"""A shard numbers its rows from the number of the shard times 2^SEQ_BITS, so that no two rows have the same number."""
 NOTHING_LOST = LossCheck("", dict, nothing_to_reread)
 """Looks for no lost records: that is the driver's work."""
 Dealt = tuple[int, bytes]
@@ -100,10 +98,17 @@ class ShardRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The parameters of every task of a batch.
+    """What every task of a batch needs.
 
-    *was* is the progress made before. All tasks use the same *answers*. *versions* are those of the driver. *host*
-    names the host of the task, and *clock* is read there.
+    Attributes:
+        stream: the stream.
+        batch: the batch.
+        was: the progress before the batch.
+        sharding: how records are dealt out to shards.
+        answers: the answers of brokers and table logs, the same for all tasks.
+        versions: the driver's versions of packages, which a task must have, too.
+        host: returns the name of the task's host.
+        clock: the clock of that host, epoch ms.
     """
 
     stream: Stream
@@ -122,32 +127,29 @@ class Task:
 
     @property
     def folder(self) -> Path:
-        """Returns the folder of rows that belong to no table.
-
-        Rows are there, too, if their table has them in another form.
-        """
+        """The folder for results that belong to no table, or that their table has in another form."""
         return self.stream.control / ROWS / str(self.batch.epoch)
 
     @property
     def copies(self) -> Path:
-        """Returns the folder of copies of joined tables that tasks cannot read."""
+        """The folder with copies of joined tables that tasks cannot read."""
         return self.stream.control / COPIES / str(self.batch.epoch)
 
     def lay_out(self, name: str, rows: pa.Table) -> Files:
-        """Writes *rows* as a file in the folder of their table.
+        """Writes *rows* as a file, in the folder of their table if they are appended to one as they are.
 
-        *name* is the name by which an entry has them.
+        *name* is the name that they have in a journal entry.
         """
         batch_id, operator, home = self.batch.batch_id, self.stream.topology.operators.get(name), self.stream.home
-        place = appended(home, operator, name, rows, batch_id)
-        if place is None:
+        folder_and_rows = appended(home, operator, name, rows, batch_id)
+        if folder_and_rows is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Such a file is in the control folder, where the journal entry names it.
-            place = self.folder, rows
-        return Files((write_file(*place, batch_id=batch_id),))
+            # Other rows are written to a file in the control folder, which the journal entry names.
+            folder_and_rows = self.folder, rows
+        return Files((write_file(*folder_and_rows, batch_id=batch_id),))
 
     def lay_out_large(self, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
-        """Returns *tables* with rows; those with many rows as files."""
+        """Returns those of *tables* that have rows, and writes those with many rows as files."""
         laid_out: dict[str, Rows] = {}
         for name, rows in tables.items():
             if rows.num_rows:
@@ -161,11 +163,11 @@ class Task:
         return RunTables(self.stream.topology, self.stream.sub).tables(self.batch, runs)
 
     def dealt(self, source: str, partition: int, records: pl.DataFrame) -> Iterator[Dealt]:
-        """Yields *records* of a *partition* of *source* for each shard."""
-        parts = self.sharding.dealt(source, records, self.shards, partitions=self._partitions(source))
-        for shard, part in enumerate(parts):
-            if part.height:
-                yield shard, pickle.dumps(ShardRecords(source, partition, part))
+        """Yields, for each shard, its *records* of a *partition* of *source*, if it has any."""
+        dealt = self.sharding.dealt(source, records, self.shards, partitions=self._partitions(source))
+        for shard, shard_records in enumerate(dealt):
+            if shard_records.height:
+                yield shard, pickle.dumps(ShardRecords(source, partition, shard_records))
 
     def _partitions(self, name: str) -> int:
         """Returns how many partitions the source *name* has."""
@@ -178,17 +180,17 @@ class Task:
 class IntakeTask(Task):
     """Takes in the rows of one partition of a source.
 
-    A record at or before *late_up_to_ms* of its source is late. *hops* are the columns that each hop hands on.
+    `late_up_to_ms` has, by source, the time up to which records are late. `hops` has the columns of each hop.
     """
 
     late_up_to_ms: Mapping[str, int]
     hops: Mapping[str, Mapping[str, pl.DataType]]
 
     def __call__(self, raw: pl.DataFrame) -> Iterator[Dealt]:
-        """Yields what each shard gets of the rows *raw*.
+        """Takes in the rows *raw* of one partition, and yields what each shard gets.
 
-        The rows are all of one partition. Each shard gets its records and the numbers of the partition. The first shard
-        also gets the partition's rows for tables.
+        Each shard gets its records, and the counts, offsets and times of the partition. The first shard also gets the
+        partition's rows for tables.
         """
         self.versions.refuse_others()
         started_at_ms = self.clock()
@@ -210,7 +212,7 @@ class IntakeTask(Task):
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
 
     def left_to_driver(self) -> Iterator[Dealt]:
-        """Yields the same for each shard: the driver must read the batch."""
+        """Yields, for each shard, that the driver must read the batch."""
         for shard in range(self.shards):
             yield shard, pickle.dumps(PartitionIntake(source="", is_left_to_driver=True))
 
@@ -248,7 +250,7 @@ class IntakeTask(Task):
             per_window=records_per_window(run.times, window_ms=self.stream.topology.window_ms),
             sample=intake.sample,
             tables=self.lay_out_large(self.tables({source.name: run})),
-            reads={name: of_source.rows for name, of_source in counted.items()},
+            reads={name: reads.rows for name, reads in counted.items()},
             passing=waits.passing(read),
             slow_keys=waits.slow_keys(read, self.batch),
         )
@@ -272,7 +274,7 @@ class IntakeTask(Task):
             idle=rows.idle,
             idle_watermark_ms=rows.idle_watermark_ms,
             tables=self.lay_out_large(self.tables({source.name: Run(records, times, Counter())})),
-            reads={name: of_hop.rows for name, of_hop in counted.items()},
+            reads={name: reads.rows for name, reads in counted.items()},
         )
         return arrived, records.with_columns(rows.order)
 
@@ -281,9 +283,12 @@ class IntakeTask(Task):
 class ShardTask(Task):
     """Runs the operators over a shard.
 
-    *states* are the runs of each shard. *schemas* are the columns of the operators' outputs. *references* are the
-    versions of Delta tables that are joined. *slow_ms* makes operators sleep, in the first shard only. *taken_in* is
-    set where the driver has taken in the sources.
+    Attributes:
+        states: for each shard, the files with its state.
+        schemas: the columns of the operators' outputs.
+        references: the versions of joined Delta tables.
+        slow_ms: by operator, how long it sleeps, in the first shard only. This is for tests.
+        taken_in: the result of taking in the sources, if the driver has done that.
     """
 
     states: tuple[StateRuns, ...]
@@ -293,16 +298,16 @@ class ShardTask(Task):
     taken_in: BatchIntake | None = None
 
     def __call__(self, number: int, dealt: Iterable[bytes]) -> ShardResult:
-        """Returns the result of shard *number*, to which *dealt* was sent."""
+        """Runs shard *number* on the messages *dealt* that intake tasks sent to it."""
         self.versions.refuse_others()
-        arrived: list[PartitionIntake] = []
-        parts: list[ShardRecords] = []
+        intakes: list[PartitionIntake] = []
+        shard_records: list[ShardRecords] = []
         for message in map(pickle.loads, dealt):
             if isinstance(message, PartitionIntake):
-                arrived.append(message)
+                intakes.append(message)
             else:
-                parts.append(message)
-        if any(part.is_left_to_driver for part in arrived):
+                shard_records.append(message)
+        if any(intake.is_left_to_driver for intake in intakes):
             return ShardResult(shard=number, is_doubtful=True)
         shard = Shard.after(self.was, self.stream, number, self.states[number], self.schemas)
         shard.read_versions(self.references, self.copies)
@@ -311,30 +316,31 @@ class ShardTask(Task):
         decider = Decider.of(
             self.stream, shard.steps, self.answers, NOTHING_LOST, self.answers, self.clock, slow_ms=slow_ms
         )
-        taken_in = self.taken_in or self._batch_intake(decider, arrived)
+        taken_in = self.taken_in or self._batch_intake(decider, intakes)
         if taken_in is None:
             return ShardResult(shard=number, is_doubtful=True)
         records = sum(tally.counts.get("records_in", 0) for tally in taken_in.tallies.values())
-        # A shard without news keeps its state, which the next batch finds unchanged.
+        # If nothing changes, the shard keeps its state, which the next batch finds as it was.
         if not decider.is_news(self.was, taken_in.now, self.batch, records):
             shard.keep()
             return ShardResult(shard=number, state=self.states[number], taken_in=None if number else taken_in)
-        return self._run_operators(shard, number, decider, taken_in, parts)
+        return self._run_operators(shard, number, decider, taken_in, shard_records)
 
     def _run_operators(
-        self, shard: Shard, number: int, decider: Decider, taken_in: BatchIntake, parts: list[ShardRecords]
+        self, shard: Shard, number: int, decider: Decider, taken_in: BatchIntake, shard_records: list[ShardRecords]
     ) -> ShardResult:
         steps, sources = shard.steps, names_in(self.stream.sub.sources)
-        records = {name: _records(name, parts, steps) for name in sources}
+        records = {name: _records(name, shard_records, steps) for name in sources}
         reads = decider.waits.dealt(taken_in.reads, records, self.was)
-        arrived = {name: self._run(part) for name, part in decider.waits.with_row_numbers(records, reads).items()}
+        numbered = decider.waits.with_row_numbers(records, reads)
+        arrived = {name: self._run(source_records) for name, source_records in numbered.items()}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now, self.batch))
         runs = dict(decider.pipeline.run(arrived, moves, moment))
         # Rows that every shard computes alike are returned by the first shard only.
         for name in (*sources, *(self.stream.sub.table_inputs() if number else ())):
             runs.pop(name, None)
         results = decider.waits.results(reads, runs, self.batch)
-        in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs).items()}
+        tables = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs).items()}
         # The states go into the journal entry before the driver commits it; memory moves with the next batch.
         moved, state = shard.files.entry_states(steps.memory, self.was.batch_id, self.batch.batch_id, moves)
         shard.keep()
@@ -343,9 +349,9 @@ class ShardTask(Task):
             is_news=True,
             taken_in=None if number else taken_in,
             host=self.host(),
-            hot=self._hottest(parts),
+            hot=self._hottest(shard_records),
             tallies=decider.tallies(runs),
-            tables=self.lay_out_large(in_turn),
+            tables=self.lay_out_large(tables),
             results=results,
             state=state,
             moved=moved,
@@ -353,10 +359,7 @@ class ShardTask(Task):
         )
 
     def _batch_intake(self, decider: Decider, arrived: list[PartitionIntake]) -> BatchIntake | None:
-        """Returns the sum of all partitions that *arrived*.
-
-        None when records of a topic may be lost.
-        """
+        """Sums up what was taken in of all partitions; returns None if records of a topic may be lost."""
         progress: dict[str, InputProgress] = {}
         readings: dict[str, Mapping[int, PartitionReading]] = {}
         opened: dict[str, set[int]] = {}
@@ -386,9 +389,9 @@ class ShardTask(Task):
         )
 
     def _hottest(self, parts: list[ShardRecords]) -> tuple[str, float] | None:
-        """Returns the most frequent key in *parts*, and its share.
+        """Returns the most frequent key of the records of the shard, and its share of all of them, or None without one.
 
-        Keys are by the columns that deal records out. The share is that of all records. None without records.
+        A key consists of the columns by which records are dealt out to shards.
         """
         hottest_of_sources: list[tuple[int, str]] = []
         for source, columns in self.sharding.by.items():
@@ -403,10 +406,7 @@ class ShardTask(Task):
         return (key, records_n / sum(part.records.height for part in parts)) if records_n else None
 
     def _input(self, decider: Decider, source: Reading, arrived: list[PartitionIntake]) -> Input | None:
-        """Returns how far *source* has been read.
-
-        None when records of its topic may be lost.
-        """
+        """Returns how far *source* has been read, or None if records of its topic may be lost."""
         before = self.was.inputs.get(source.name, InputProgress())
         match source:
             case HopSource():
@@ -450,16 +450,17 @@ class ShardTask(Task):
         return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)
 
     def _moment(self, number: int, moment: Moment) -> Moment:
-        """Returns the *moment* with the late records of shard *number* alone."""
-        own_late_rows = {}
+        """Returns *moment* with only those reopened late records that belong to shard *number*."""
+        shard_late_rows = {}
         for name, late in moment.reopened.items():
             operator = self.stream.topology.operators[name]
             assert isinstance(operator, Aggregate)
-            in_any = late.with_columns(window_start=pl.lit(0, pl.Int64))  # no window is dealt out by itself
-            keyed = in_any.with_columns(_state=key_text((*operator.key, "window_start"), in_any.schema))
-            # A shard reprocesses the late records of its own keys.
-            own_late_rows[name] = self.sharding.own(number, self.shards, name, keyed, "_state").select(late.columns)
-        return replace(moment, reopened=own_late_rows)
+            # The shard of a record does not depend on its window, so any window does for the text of the key.
+            windowed = late.with_columns(window_start=pl.lit(0, pl.Int64))
+            keyed = windowed.with_columns(_state=key_text((*operator.key, "window_start"), windowed.schema))
+            rows = self.sharding.in_shard(number, self.shards, name, keyed, "_state")
+            shard_late_rows[name] = rows.select(late.columns)
+        return replace(moment, reopened=shard_late_rows)
 
     def _run(self, records: pl.DataFrame) -> Run:
         times = pl.DataFrame(schema=dict(TIMES))
@@ -467,28 +468,32 @@ class ShardTask(Task):
         return Run(records, times, Counter(), finished_at_ms=self.clock())
 
     def _numbered(self, name: str, rows: pa.Table, number: int) -> pa.Table:
-        """Returns *rows*, in order, with a `seq` no other shard has."""
+        """Returns *rows* with numbers (`seq`) that no other shard has, if they are rows of `changes` or of a hop."""
         operator = self.stream.topology.operators.get(name)
         if name != CHANGES.name and not (operator and operator.hop_table):
             return rows
-        place = rows.column_names.index("seq")
-        return rows.set_column(place, rows.schema.field(place), pc.add(rows["seq"], number << SEQ_BITS))
+        index = rows.column_names.index("seq")
+        return rows.set_column(index, rows.schema.field(index), pc.add(rows["seq"], number << SEQ_BITS))
 
 
 def _may_be_lost(number: int, offsets: Offsets, read_to: Mapping[int, int], ends: Mapping[int, int]) -> bool:
-    """Returns whether the driver must judge a partition.
+    """Returns True if the topic of partition *number* was recreated, or has lost records after those that were read.
 
-    That is so if its topic was made anew, or has lost records after those read.
+    Args:
+        number: the partition.
+        offsets: per partition, the earliest and latest offset of the topic.
+        read_to: per partition, the offset up to which earlier batches read.
+        ends: per partition, the offset up to which Spark planned the batch.
     """
     if number not in read_to:
         return False
     earliest, _ = offsets[number]
-    # Offsets of a topic never go back: an end before what was read is that of another topic of the name.
+    # Offsets of a topic never go back: an end before what was read is that of another topic of the same name.
     return earliest > read_to[number] or ends.get(number, read_to[number]) < read_to[number]
 
 
 def _disorder(arrived: Iterable[PartitionIntake]) -> dict[str, pa.Table]:
-    """Returns how far the records of each source were behind, by the name that an entry has for it."""
+    """Returns how far the records of each source were behind the watermark, as tables of a journal entry."""
     by_source: dict[str, list[pl.DataFrame]] = {}
     for part in arrived:
         if part.disorder.height:
@@ -500,12 +505,12 @@ def _disorder(arrived: Iterable[PartitionIntake]) -> dict[str, pa.Table]:
 
 def _records(source: str, parts: Iterable[ShardRecords], steps: Steps) -> pl.DataFrame:
     """Returns the records of *source* among *parts*, in order, with the columns BESIDE if there are any."""
-    own = [part for part in parts if part.source == source]
-    if not own:
+    source_parts = [part for part in parts if part.source == source]
+    if not source_parts:
         return pl.DataFrame(schema=dict(steps.schemas[source]))
-    # Tasks end in any order, and so do their parts arrive.
-    own.sort(key=lambda part: part.partition)
-    rows = pl.concat(part.records for part in own)
+    # Tasks end in any order, and what they sent arrives in any order.
+    source_parts.sort(key=lambda part: part.partition)
+    rows = pl.concat(part.records for part in source_parts)
     # Rows of a hop have the order of their writer (`_batch`, `_seq`) across partitions.
     order = within(("_batch", "_seq"), rows.columns)
     return rows.sort(order, maintain_order=True) if order else rows

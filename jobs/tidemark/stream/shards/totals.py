@@ -1,4 +1,4 @@
-"""Sums numbers and concatenates rows of a sharded batch's tasks."""
+"""Sums up what the tasks of a batch in shards return: counts are added, and rows are concatenated."""
 
 from __future__ import annotations
 
@@ -26,14 +26,30 @@ from tidemark.stream.journal.task_run import TaskRun
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionIntake:
-    """The numbers of one partition of a source.
+    """What a task took in of one partition of a source: counts, offsets and times, and for the first shard rows.
 
-    For the first shard they include the rows of `tables`. `gap`: offsets are missing; `writers` as in the partition's
-    progress; `disorder` is counted by bucket; `windows` are the starts of those opened, `per_window` all records per
-    window; `sample` has the fields of some records. The clock of `host` was read before and after.
-    `reads` are the rows of what was read, by source, `passing` the records that may be the first to pass a window, and
-    `slow_keys` the keys with most old ones (decide/waits.py). `is_left_to_driver`: a record has a schema that the task
-    does not know, and nothing was done.
+    Attributes:
+        source: the source.
+        partition: the number of the partition.
+        seen: what was read of it.
+        gap: True if offsets are missing between the records.
+        writers: its writers that number their records, as in the partition's progress.
+        counts: records by outcome.
+        disorder: the number of records per bucket of their lag behind the watermark.
+        windows: the starts of the streaming windows that the batch opens, epoch ms.
+        per_window: the number of finished records per streaming window.
+        sample: the fields of some records.
+        watermark_ms: for a hop, the watermark of its newest mark.
+        idle: for a hop, whether that mark says that its writer is idle.
+        idle_watermark_ms: for a hop, what idle partitions of its writer have reached by that mark.
+        host: the host of the task.
+        started_at_ms: when the task began, epoch ms by the clock of the host.
+        finished_at_ms: when the task had its result, by the same clock.
+        tables: rows for tables.
+        reads: by source, the rows of counts of what was read (decide/waits.py).
+        passing: by source, records that may be the first to pass a window.
+        slow_keys: by source, the keys with most records that are older than an SLA promises.
+        is_left_to_driver: a record has a schema that the task does not know, and nothing was done.
     """
 
     source: str
@@ -60,12 +76,12 @@ class PartitionIntake:
 
     @property
     def numbers(self) -> PartitionIntake:
-        """Returns the numbers that every shard needs."""
+        """What every shard needs of this: all but rows and samples."""
         return replace(self, tables={}, disorder=pl.DataFrame(), sample=NO_SAMPLE, passing={}, slow_keys={})
 
     @property
     def task_run(self) -> TaskRun:
-        """Returns the work of the task that took the partition in."""
+        """The work of the task that took the partition in."""
         return TaskRun(
             operator=self.source,
             partition=self.partition,
@@ -88,8 +104,15 @@ class Input:
 class BatchIntake:
     """The result of taking in all sources.
 
-    `now` is the new progress. By source there is what was `seen`, the numbers (`tallies`), rows, and `reads`,
-    `passing` and `slow_keys` as in the parts. `task_runs` are those that took in partitions.
+    Attributes:
+        now: the new progress.
+        seen: by source and partition, what was read.
+        tallies: by source, its counts and clocks.
+        tables: rows for tables, by their name in a journal entry.
+        reads: as in `PartitionIntake`, over all partitions.
+        passing: as in `PartitionIntake`.
+        slow_keys: as in `PartitionIntake`.
+        task_runs: the work of the tasks that took in partitions.
     """
 
     now: StreamProgress
@@ -106,9 +129,19 @@ class BatchIntake:
 class ShardResult:
     """The result of one shard.
 
-    `is_doubtful`: the driver must read the batch, and nothing was done; `is_news`: something changed. Only the first
-    shard returns `taken_in`. `results` are RESULTS by operator. `state` and `moved` are for the journal entry: the
-    state of the shard. `hot` is the most frequent key among its records, and its share of them.
+    Attributes:
+        shard: the number of the shard.
+        is_doubtful: nothing was done, and the driver must read the batch.
+        is_news: something changed.
+        taken_in: the result of taking in the sources, from the first shard only.
+        host: the host of the task.
+        hot: the most frequent key among the records of the shard, and its share of them.
+        tallies: by operator, its counts and clocks.
+        tables: rows for tables, by their name in a journal entry.
+        results: by operator, the results that became visible, with the columns RESULTS.
+        state: the files with the state of the shard, for the journal entry.
+        moved: the states that the batch changed, as tables of the journal entry.
+        state_bytes: bytes of the states in memory.
     """
 
     shard: int
@@ -142,9 +175,9 @@ class ShardResult:
 
 
 def rows_by_name(parts: Iterable[Mapping[str, Rows]], lay_out: Callable[[str, pa.Table], Files]) -> dict[str, Rows]:
-    """Returns the rows of all *parts* by name, in their order.
+    """Concatenates the rows of all *parts* by name, in the order of the parts.
 
-    Rows of a name are all in files where some are; *lay_out* makes the missing files.
+    If some rows of a name are in files, all are: *lay_out* writes the others.
     """
     rows_of_names: dict[str, list[Rows]] = defaultdict(list)
     for tables in parts:
@@ -154,9 +187,9 @@ def rows_by_name(parts: Iterable[Mapping[str, Rows]], lay_out: Callable[[str, pa
 
 
 def concatenate(parts: Collection[Rows], lay_out: Callable[[pa.Table], Files]) -> Rows:
-    """Returns the rows of *parts*, one after the other.
+    """Returns the rows of *parts*, one after the other: a table if all parts are tables, and otherwise files.
 
-    They are a table if all parts are; otherwise files, which *lay_out* makes of tables.
+    *lay_out* writes a table as a file.
     """
     tables = [rows for rows in parts if isinstance(rows, pa.Table)]
     if len(tables) == len(parts):
@@ -170,7 +203,7 @@ def concatenate(parts: Collection[Rows], lay_out: Callable[[pa.Table], Files]) -
 
 
 def concatenated(parts: Iterable[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
-    """Returns the frames of all *parts* by name, in their order."""
+    """Concatenates the frames of all *parts* by name, in the order of the parts."""
     by_name: dict[str, list[pl.DataFrame]] = defaultdict(list)
     for frames in parts:
         for name, frame in frames.items():
@@ -179,15 +212,15 @@ def concatenated(parts: Iterable[Mapping[str, pl.DataFrame]]) -> dict[str, pl.Da
 
 
 def parts_of_source(source: Source | HopSource, arrived: Iterable[PartitionIntake]) -> list[PartitionIntake]:
-    """Returns the parts of *source* in *arrived*, in the order of partitions."""
+    """Returns what *arrived* of *source*, in the order of partitions."""
     return sorted((part for part in arrived if part.source == source.name), key=lambda part: part.partition)
 
 
 def hop_input(before: InputProgress, parts: Collection[PartitionIntake], batch: MicroBatch) -> Input:
     """Returns the progress of a hop's reader, over all its partitions."""
-    # All partitions of a hop share the offsets of its commits: they are batch numbers, kept under 0.
-    at = before.partitions[0].until_offset if 0 in before.partitions else 0
-    until, newest_ms, watermark_ms, idle, idle_watermark_ms = at, None, None, None, None
+    # The offsets of a hop are batch numbers, which all its partitions share. They are kept under partition 0.
+    first_batch = before.partitions[0].until_offset if 0 in before.partitions else 0
+    until, newest_ms, watermark_ms, idle, idle_watermark_ms = first_batch, None, None, None, None
     for part in parts:
         if part.seen:
             until = max(until, part.seen.until_offset)
@@ -196,7 +229,7 @@ def hop_input(before: InputProgress, parts: Collection[PartitionIntake], batch: 
         watermark_ms = later(watermark_ms, part.watermark_ms)
         if idle is None:
             idle, idle_watermark_ms = part.idle, part.idle_watermark_ms
-    whole = PartitionReading(from_offset=at, until_offset=until, max_timestamp_ms=newest_ms)
+    whole = PartitionReading(from_offset=first_batch, until_offset=until, max_timestamp_ms=newest_ms)
     progress = follow(
         before,
         whole,
@@ -209,7 +242,7 @@ def hop_input(before: InputProgress, parts: Collection[PartitionIntake], batch: 
 
 
 def arrival(batch: MicroBatch, parts: Collection[PartitionIntake]) -> Tally:
-    """Returns the numbers of a source, over all its partitions."""
+    """Returns the counts and clocks of a source, over all its partitions."""
     return Tally(
         counts=_sum(part.counts for part in parts),
         windows=_sum(part.per_window for part in parts),
@@ -230,9 +263,7 @@ def tally_operators(
     ended_ms: int,
     queued_ms: int = 0,
 ) -> dict[str, Tally]:
-    """Returns the numbers of each operator, over all tasks.
-
-    Instants are by the driver's clock.
+    """Returns the counts and clocks of each operator, over all tasks. Instants are by the driver's clock.
 
     Args:
         taken_in: The result of the sources.
@@ -249,7 +280,7 @@ def tally_operators(
         finished_ms[run.operator] = max(run.finished_ms, finished_ms.get(run.operator, run.finished_ms))
 
     def within(at_ms: int) -> int:
-        # No skew that is not known makes an operator finish before it was started.
+        # Even where the skew of a clock is not known, no operator may start or end outside of the batch.
         return min(max(at_ms, began_ms), ended_ms)
 
     tallies = {}
@@ -268,7 +299,7 @@ def tally_operators(
 
 
 def _sum_of_two(one: Tally, other: Tally) -> Tally:
-    """Returns the numbers of an operator in two groups of shards."""
+    """Adds up the counts of an operator in two groups of shards."""
     return Tally(
         counts=add_counts(one.counts, other.counts),
         windows=add_counts(one.windows, other.windows),

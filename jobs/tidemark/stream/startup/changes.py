@@ -44,11 +44,11 @@ class OperatorChange:
         operator: the operator.
         fate: what becomes of it.
         why: the reason, in words.
-        way: what a person does or writes where it is refused or needs consent; empty: nothing.
+        way: what a person does or writes where it is refused or needs consent, or empty.
         unread: of a source that ends, or begins at another place, the records that the newest batch left unread at
-            the place that is given up; None: not known.
+            the place that is given up, or None if that is not known.
         held: the records from there that wait, which are dropped.
-        to_read: of a source that begins, the records that are there to be read; None: not known.
+        to_read: of a source that begins, the records that it can read, or None if that is not known.
         closed_up_to_ms: of a source that begins, by aggregate behind it, the latest end of a closed window (epoch ms):
             records of these are late.
         former_stream: where the stream is refused because it has another name, the one that it had.
@@ -141,7 +141,7 @@ def _of_former(stream: Stream, *, is_new: bool) -> Iterator[OperatorChange]:
 def changed_meanings(stream: Stream, newest: Entry | None) -> Iterator[ChangedMeaning]:
     """Yields what *stream* keeps and what means something else now, or has another type.
 
-    *newest* is the newest entry of the stream; None: it has none that can be read.
+    *newest* is the newest entry of the stream, or None if none can be read.
     """
     kept, now = _meanings(stream.control), meanings(stream.sub)
     try:
@@ -286,7 +286,7 @@ def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> Op
 
 
 def _unread(former: ListedSource, newest: Entry) -> int | None:
-    """Returns the records of *former* that the *newest* entry left unread; None: not known."""
+    """Returns the records of *former* that the *newest* entry left unread, or None if unknown."""
     # What a driver without a batch has given up before is given up already.
     if former.begins_behind(newest.batch_id):
         return None

@@ -36,7 +36,7 @@ class ReadJournal:
     """What a start needs of a journal.
 
     Attributes:
-        newest: the newest decided batch; None: there is none.
+        newest: the newest decided batch, or None if there is none.
         entries: by batch, entries of which tables or states may lack something, and the newest. Of their rows they have
             those that are in files.
         facts: by batch, files of facts that tables may lack, and the two newest.
@@ -50,7 +50,7 @@ class ReadJournal:
 
     @property
     def newest_entry(self) -> Entry | None:
-        """The entry of the newest decided batch; None: there is none, or it is damaged."""
+        """The entry of the newest decided batch, or None without one, or if it is damaged."""
         return None if self.newest is None else self.entries.get(self.newest)
 
 
@@ -196,7 +196,7 @@ def _read(journal: Journal, number: int, damaged: list[UnreadableFile]) -> Entry
 
 
 def _before(entry: Entry) -> int:
-    """Returns the batch that was decided before *entry*; -1: none."""
+    """Returns the batch that was decided before *entry*, or -1 if there is none."""
     return entry.notes.decision.was.batch_id
 
 

@@ -282,10 +282,7 @@ def _restored(path: Path, table: DeltaTable | Snapshot, newest: Container[str]) 
 
 
 def _batch_of(commit: Path) -> str | None:
-    """Returns the batch that *commit* names.
-
-    None: it names none, or is gone.
-    """
+    """Returns the batch that the Delta commit in the file *commit* names, or None if it names none or is gone."""
     if not commit.exists():
         return None
     for action in map(json.loads, commit.read_bytes().splitlines()):

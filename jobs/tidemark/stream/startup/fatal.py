@@ -79,7 +79,7 @@ class FailedBatch:
         cause: the error with which they failed, as `cause_of` has it; DEATH: they were killed.
         ranges: the offsets, per topic and partition, that the batch has yet to read.
         passed_over: records of the batch that are skipped.
-        record: the record at which it fails, as `tidemark trace --record` takes it; empty: it is not known.
+        record: the record at which it fails, as `tidemark trace --record` takes it, or empty if unknown.
     """
 
     batch_id: int = -1
@@ -229,8 +229,8 @@ def _counted(control: Control, sub: SubTopology, kept: FailedBatch, cause: str |
         control: keeps the result.
         sub: the sub-topology.
         kept: what *control* has kept.
-        cause: of the failure. None: there was none.
-        record: the record at which the driver failed; empty: it is not known.
+        cause: the error, or None if there was none.
+        record: the record at which the driver failed, or empty if unknown.
     """
     batch_id, ranges = unread_ranges(control.home, sub)
     # Without unread records no record can have ended the driver.
@@ -343,7 +343,7 @@ Found = tuple[str, int, int]
 def fatal_record(ranges: Ranges, fails: Callable[[Ranges], bool]) -> Found | None:
     """Finds the record in *ranges* whose reader *fails* alone, in at most 2 + log2 n tries for n records.
 
-    Of several such records it finds the first. None: there is no such record.
+    If there are several such records, the first is returned; if there is none, None.
     """
     # All records are tried first, then halves.
     if not ranges or not fails(ranges):

@@ -189,9 +189,9 @@ class StartEvidence:
 
     @property
     def reached(self) -> int:
-        """Returns the newest batch that is committed or decided.
+        """Returns the newest batch that is committed or decided, also in part; -1 without one.
 
-        The batch is numbered as in the checkpoint; a batch of which only a part is decided counts. -1: there is none.
+        The batch has its number in the checkpoint.
         """
         return max(-1 if number is None else number for number in (self.committed, self.decided_as))
 
@@ -391,7 +391,7 @@ def _of_tables(evidence: StartEvidence) -> Iterator[Inconsistency]:
 
 
 def loss_of(table: TableCommit, expected: Mapping[str, int]) -> str | None:
-    """Returns what *table* has lost; None: nothing is missing.
+    """Returns what *table* has lost, or None if nothing is missing.
 
     *expected* are the newest batches that tables must have, by the names of their rows.
     """

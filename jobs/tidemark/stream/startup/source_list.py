@@ -1,12 +1,12 @@
-"""Lets the sources of a stream come, go, change places and change names.
+"""Lets a topology file add, remove, reorder and rename the sources of a stream.
 
-Purpose: what a stream keeps of a source belongs to the source's name. Spark's checkpoint alone knows sources by their
-order. So the control folder has the list of sources in that order (`sources.json`).
+Purpose: Tidemark knows a source by its name, but Spark's checkpoint knows it only by its number among the sources of
+the query. So the control folder has the list of sources in the order of the checkpoint (`sources.json`).
 
-How it works: a driver that starts compares the list with the topology file. If they differ, it makes a checkpoint with
-the sources of the file: those that go on keep their offsets, new ones have none, and the others are left out. The
-checkpoint and the list are first written to one file, `checkpoint.next`, and then put in place. A driver that finds
-this file finishes what the one before began. Batches keep their numbers.
+How it works: a driver that starts compares the list with the topology file. If they differ, it makes a new checkpoint
+for the sources of the file: sources that go on keep their offsets, new ones have none, and others are left out. The
+checkpoint and the list are first written to one file, `checkpoint.next`, and then put in their places. If a driver is
+killed in between, the next one finds this file and finishes that. Batches keep their numbers.
 """
 
 from __future__ import annotations
@@ -38,27 +38,32 @@ from tidemark.stream.journal.entries import Entry, newest_entry
 
 NEXT = "checkpoint.next"
 SEVERAL, CLUSTER = "topics ", " of cluster "
-"""What the place of a source over several topics begins with, and what its cluster follows."""
+"""Parts of the text for the place of a source of several topics, as in "topics orders, returns of cluster eu"."""
 
 
 class Fate(StrEnum):
-    """What becomes of an operator with the topology file as it is now."""
+    """What becomes of an operator when a driver starts with a changed topology file."""
 
     GOES_ON = "goes on"
     BEGINS = "begins"
     ENDS = "ends"
     NEEDS_CONSENT = "needs consent"
-    """It keeps states of another meaning, and begins without them if a person says so."""
+    """Its states have another meaning now. It begins without them if a person agrees."""
     REFUSED = "refused"
 
 
 @dataclass(frozen=True)
 class SourceChange:
-    """The source *name*: it reads *place* now, and was *former* in the list.
+    """What becomes of a source.
 
-    `place` is None for a source that the file does not have any more, `former` for one that the list does not have.
-    `waiting` are records that wait under the former name. They are dropped; under another name the source is refused.
-    `again` is the source that ends and has read the place with which this one begins.
+    Attributes:
+        name: its name in the file, or in the list if the file does not have it any more.
+        fate: what becomes of it.
+        place: the topic, table, folder or hop that it reads now, as text; None if the file does not have the source.
+        former: the source as the list has it; None if the list does not have it.
+        waiting: how many of its records wait for other partitions. They are dropped; a source that is renamed is
+            refused because of them.
+        again: the source that ends, and that has read the place which this one begins to read.
     """
 
     name: str
@@ -80,7 +85,7 @@ class SourceChange:
 
     @property
     def is_of_another_name(self) -> bool:
-        """True if its place was read under another name."""
+        """True if a source of another name has read its place before."""
         return self.former is not None and self.former.name != self.name and self.former.place == self.place
 
     @property
@@ -95,12 +100,12 @@ class SourceChange:
 
     @property
     def is_news(self) -> bool:
-        """False if it is as it was."""
+        """True if anything about the source has changed."""
         return not self.goes_on or self.is_renamed or self.has_other_topics
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """What a person writes or does where it is refused, the best first."""
+        """What a person can do if the source is refused, the best way first."""
         if self.waiting:
             return (f"restore the name {self._was.name} until none waits; without `max_drift` that takes one batch",)
         at, begin = f"below [operators.{self.name}]", 'starting_offsets = "earliest" (or "latest", or an instant)'
@@ -120,7 +125,7 @@ class SourceChange:
 
     @property
     def why(self) -> str:
-        """The change in the words that follow the fate; empty: there are none."""
+        """The words that follow the fate in `line`; empty if there are none."""
         match self.fate:
             case Fate.GOES_ON:
                 where = f"where {self._was.name} was" if self.is_renamed else ""
@@ -144,7 +149,7 @@ class SourceChange:
 
 
 def dropped_text(waiting: int) -> str:
-    """Says that so many *waiting* records of a source that ends, or begins elsewhere, are given up."""
+    """Returns a text that says that so many *waiting* records are dropped."""
     return f"{counted(waiting, 'waiting record is', 'waiting records are')} dropped"
 
 
@@ -166,7 +171,7 @@ def place_of(source: Reading) -> str:
 
 
 def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChange]:
-    """Returns what becomes of each source of *sub*, in its order, and then of each one of *listed* that it lacks."""
+    """Returns what becomes of each source of *sub*, in its order, and then of each *listed* one that *sub* lacks."""
     by_name = index_by_name(listed)
     going_on = {o.name for o in sub.sources if o.name in by_name and _fate(o, by_name[o.name]) is Fate.GOES_ON}
     ending_by_place = {each.place: each for each in listed if each.name not in going_on}
@@ -187,10 +192,10 @@ def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChan
 
 
 def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> list[SourceChange]:
-    """Returns the changes *of_sources* with the records that wait of what is given up.
+    """Returns the changes *of_sources* with the number of waiting records that are dropped.
 
-    A source with waiting records is refused under another name. *newest* is the newest entry of the stream; None: it
-    has none.
+    A source with waiting records must not be renamed, and is refused. *newest* is the newest entry of the stream, if
+    there is one.
     """
     found: list[SourceChange] = []
     for change in of_sources:
@@ -202,7 +207,7 @@ def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> li
 
 
 def _waiting(former: ListedSource, newest: Entry) -> int:
-    """Returns the records that wait of *former*; those that a driver without a batch has given up wait no more."""
+    """Returns how many records of *former* wait; none if the source has begun anew since the *newest* entry."""
     if former.begins_behind(newest.batch_id):
         return 0
     return max(map(newest.notes.held, (former.name, *former.formerly)))
@@ -237,12 +242,16 @@ def _is_told(source: Reading) -> bool:
 def follow(
     control: Control, sub: SubTopology, reached: int, check_lease: Callable[[], None] = lambda: None
 ) -> list[SourceChange]:
-    """Makes the checkpoint and the list those of the sources of *sub*, none of which is refused.
+    """Changes the checkpoint and the list to the sources of *sub*, none of which is refused.
 
-    *reached* is the newest batch that was decided; -1: none. *check_lease* raises once another driver has taken over.
+    Args:
+        control: the control folder.
+        sub: the sub-topology.
+        reached: the newest batch that was decided, or -1 if there is none.
+        check_lease: raises an error once another driver has taken over.
 
     Returns:
-        What changed; empty at the first start.
+        The changes; none at the first start.
     """
     listed = control.sources()
     found = changes(listed, sub)
@@ -280,7 +289,10 @@ def follow(
 
 
 def _to_record(control: Control, sub: SubTopology, news: Sequence[SourceChange], reached: int) -> list[TopologyChange]:
-    """Returns the changes that the batch behind *reached* records: *news*, and those of drivers without a batch."""
+    """Returns the changes that the batch after *reached* has to record.
+
+    They are *news*, and the changes of earlier drivers that decided no batch.
+    """
     waiting = [each for each in control.source_changes() if each.begins_behind(reached)]
     now: list[TopologyChange] = []
     for change in news:
@@ -302,9 +314,10 @@ def _listed(change: SourceChange, topic: str | None, reached: int, sub: SubTopol
 
 
 def ask_for_starts(control: Control, sub: SubTopology, starts: Callable[[Source], Mapping[Place, int]]) -> None:
-    """Notes where sources begin that say so and have no progress yet.
+    """Notes the offsets at which sources begin that have `starting_offsets` and no progress yet.
 
-    *starts* asks the broker. The answer is kept, so that a driver that is started again begins at the same offsets.
+    *starts* asks the broker. The answer is kept in the list, so that a driver that is started again begins at the same
+    offsets.
     """
     listed = control.sources()
     by_name = {source.name: source for source in sub.outside_sources if source.topic}
@@ -330,7 +343,7 @@ def _has_to_ask(source: Source) -> bool:
 
 
 def _with_starts(listed: ListedSource, source: Source, starts: Callable[[Source], Mapping[Place, int]]) -> ListedSource:
-    """Returns *listed* with the offsets at which *source* begins, which has no progress yet."""
+    """Returns *listed* with the offsets at which *source* begins; *starts* asks the broker for them."""
     if not _has_to_ask(source):
         return replace(listed, told=None, starts=None)
     told, found = source.starting_offsets, starts(source)
@@ -342,10 +355,10 @@ def _with_starts(listed: ListedSource, source: Source, starts: Callable[[Source]
 
 
 def settle(control: Control, check_lease: Callable[[], None] = lambda: None) -> None:
-    """Puts a checkpoint in place that an earlier driver made, if there is one.
+    """Puts the checkpoint and the list in `checkpoint.next` in their places, if there is such a file.
 
     Raises:
-        UnreadableFile: it is damaged.
+        UnreadableFile: the file is damaged.
     """
     path, checkpoint = control.home / NEXT, control.home / "checkpoint"
     for unfinished in control.home.glob("checkpoint.*.partial"):
@@ -374,9 +387,9 @@ def settle(control: Control, check_lease: Callable[[], None] = lambda: None) -> 
 
 
 def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopology) -> StreamProgress:
-    """Returns the progress *was* by the names of the sources of *sub*, with those that have begun since.
+    """Returns the progress *was* under the present names of the sources of *sub*, with those that have begun since.
 
-    Sources that *sub* does not have are left out. *listed* are the sources of the stream.
+    Sources that *sub* does not have are left out. *listed* are the sources in the order of the checkpoint.
     """
     inputs: dict[str, InputProgress] = {}
     by_name = index_by_name(listed)
@@ -400,14 +413,14 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
 
 
 def _of_several(progress: InputProgress, topic: str) -> InputProgress:
-    """Returns the *progress* of a source that has read one *topic*, as that of one over several."""
+    """Returns the *progress* of a source that has read only *topic* so far, and reads several topics from now on."""
     if progress.places:
         return progress
     return replace(progress, places=tuple(Place(topic, number) for number in range(len(progress.partitions))))
 
 
 def _begun(source: Source, listed: ListedSource) -> InputProgress | None:
-    """Returns the progress of *source* before its first batch; None: it begins with the earliest records."""
+    """Returns the progress of *source* before its first batch, or None if it begins with the earliest records."""
     if listed.starts is None:
         return None
     starts = {Place(topic, partition): offset for topic, partition, offset in listed.starts}

@@ -34,21 +34,15 @@ from tidemark.stream.state.runs import SUFFIX, RunContent, SortedRun, forget_cop
 from tidemark.stream.state.sorted_rows import RunMerge, SortedRows, fitted
 
 MOVED = "moved/"
-"""Prefix of the tables with the states that a batch moved.
-
-The number of the shard follows.
-"""
+"""Prefix of an entry's tables with the states that the batch changed; the number of the shard follows."""
 KEYS = {"stored": "key", "states": "_key", "waiting": HELD_AS}
-"""The column with the text of a key, by kind of state."""
+"""The column with the text of a key, by kind of table (`memory.py` lists the kinds)."""
 WRITTEN = frozenset({".json", SUFFIX, ".partial"})
-"""Suffixes of the files below the folder `state`.
-
-They are names that `tidemark reshard` left, runs, and files that were never finished.
-"""
+"""Suffixes of the files below the folder `state`: what `tidemark reshard` left, runs, and unfinished files."""
 
 
 class StateOwner(Protocol):
-    """Keeps states in files: a stream, or an operator of another query."""
+    """Whoever keeps states in files: a stream, or an operator of another query (`tidemark.api`)."""
 
     @property
     def control(self) -> Path:
@@ -64,11 +58,17 @@ class StateOwner(Protocol):
 
 
 class StateFiles:
-    """Reads and writes the runs of one shard of *owner*.
+    """Reads and writes the runs of one shard: files with its states.
 
-    The owner has *shards* of them, and its folder has the runs. The *journal* has the states that moved since.
-    A run is written once `flush_keys` keys have moved, or `flush_batches` batches after the last run if any key has
-    moved. *fence* guards and repeats each write.
+    A run is written once `flush_keys` keys have changed, or `flush_batches` batches after the last run if any key has
+    changed.
+
+    Args:
+        owner: the stream; its control folder has the runs.
+        journal: its journal, whose entries have the states that changed since the newest run.
+        shard: the number of the shard.
+        shards: how many shards the owner has.
+        fence: refuses a write where the lease is lost, and repeats one that a disk rejects.
     """
 
     def __init__(
@@ -91,21 +91,19 @@ class StateFiles:
     def load(self, memory: Memory, runs: StateRuns, newest: int) -> None:
         """Loads into *memory* the state after the batch *newest*.
 
-        States that *memory* already has stay.
-
         Args:
-            memory: The states of the shard; it is changed.
-            runs: The runs that the entry of the batch *newest* names.
-            newest: The number of the batch.
+            memory: the states of the shard. What it has already is not read again.
+            runs: the runs that the entry of the batch *newest* names.
+            newest: the number of the batch.
 
         Raises:
             UnreadableFile: A run cannot be read.
         """
         since = self._loaded_to
-        # The runs are read again where they are others, or where *memory* is older than they are or newer than
+        # The runs are read again if their list has changed, or if *memory* is older than they are, or newer than
         # *newest*.
         if (self.runs.batch_id, self.runs.runs) != (runs.batch_id, runs.runs) or not runs.batch_id <= since <= newest:
-            if since > newest:  # what rows of files are known to hide is of a later time
+            if since > newest:  # the marks of hidden rows in the opened runs are those of a later batch
                 self._opened = {}
             self._open(memory, runs)
             since = runs.batch_id
@@ -116,19 +114,19 @@ class StateFiles:
         self.runs, self._loaded_to = runs, newest
 
     def _open(self, memory: Memory, runs: StateRuns) -> None:
-        """Makes *runs* the base of *memory*."""
+        """Opens *runs* and replaces the states of *memory* by them."""
         names = names_in(runs.runs)
-        keys = {place: kept.key for place, kept in memory.kept()}
+        keys = {table: kept.key for table, kept in memory.kept()}
         opened: dict[str, SortedRun] = {}
         for name in names:
             # A run never changes, so one that is mapped already is not read again.
             opened[name] = self._opened[name] if name in self._opened else _read(self._home / name, keys)
         self._opened = opened
         forget_copies(self._home, names)
-        memory.rest_on([*self._opened.values()])
+        memory.replace_by([*self._opened.values()])
 
     def _since(self, since: int, newest: int) -> Iterator[Tables]:
-        """Yields the states moved by each batch after *since* up to *newest*."""
+        """Yields the changes of states by each batch after *since* up to *newest*."""
         batches = (number for number in self._journal.batches() if since < number <= newest)
         for batch_id in batches:
             entry = self._journal.read(batch_id, only=self._moved)
@@ -142,15 +140,15 @@ class StateFiles:
     def entry_states(
         self, memory: Memory, before: int, batch_id: int, moves: Moves
     ) -> tuple[dict[str, pa.Table], StateRuns]:
-        """Returns the states for the entry of *batch_id*, and its runs.
+        """Returns the states that the entry of *batch_id* gets: the changed ones as tables, and the runs that it names.
 
-        Writes a run where that is due. *memory* is not changed.
+        A run is written first if one is due. *memory* is not changed.
 
         Args:
-            memory: The state after the batch *before*.
-            before: The batch before.
-            batch_id: The batch whose entry is prepared.
-            moves: The states that the batch moves.
+            memory: the state after the batch *before*.
+            before: the batch before.
+            batch_id: the batch whose entry is prepared.
+            moves: the changes by the batch.
         """
         runs, keys, moved = self.runs, memory.pending_n(), memory.tables(moves)
         rows = sum(frame.height for frame in moved.values())
@@ -164,9 +162,9 @@ class StateFiles:
         return tables, replace(runs, held={**memory.held, **moves.held})
 
     def advance(self, memory: Memory, runs: StateRuns, batch_id: int) -> None:
-        """Records that *memory* has the states that a batch moved.
+        """Records that *memory* has the state after *batch_id*, whose entry names *runs*.
 
-        *runs* are those that the entry of the batch names. If a run was written, *memory* is loaded from *runs*.
+        If the batch has written a run, the states are read from that from now on, so that memory is released.
         """
         if self.runs.runs == runs.runs:
             self.runs, self._loaded_to = runs, batch_id
@@ -174,37 +172,37 @@ class StateFiles:
             self.load(memory, runs, batch_id)
 
     def add_run(self, runs: StateRuns, tables: Tables) -> StateRuns:
-        """Writes *tables* as a run, and returns *runs* with it.
-
-        The new run is the newest.
-        """
+        """Writes the states *tables*, by name in files, as the newest run, and returns *runs* with it."""
         merged: dict[str, RunMerge] = {}
         puts: dict[str, int] = {}
         others: Tables = {}
         held = dict(runs.held)
-        for place, rows in tables.items():
-            kind, _, name = place.partition("/")
+        for table, rows in tables.items():
+            kind, _, operator = table.partition("/")
             if kind not in KEYS:
-                others[place] = rows
+                others[table] = rows
                 continue
             if kind == "waiting":
-                # Their keys are numbers in the order of holding. The new run counts its rows from 0, and so the keys of
-                # later records.
+                # The keys of waiting records are numbers in the order in which they were held. The new run counts its
+                # rows from 0, so its keys are counted anew as well.
                 rows = rows.with_columns(pl.int_range(pl.len()).cast(pl.String).alias(HELD_AS))
-            merged[place], puts[place] = _alone(rows, KEYS[kind]), rows.height
+            merged[table], puts[table] = _alone(rows, KEYS[kind]), rows.height
             if kind == "waiting":
-                held[name] = held.get(name, 0) + rows.height
-            # Of the tables only states have the column HELD.
+                held[operator] = held.get(operator, 0) + rows.height
+            # Only the tables `states/…` have the column HELD.
             if HELD in rows:
-                held[name] = held.get(name, 0) + int(rows[HELD].sum())
+                held[operator] = held.get(operator, 0) + int(rows[HELD].sum())
         run = self._written(runs.batch_id, merged, puts, others)
         return replace(runs, runs=(*runs.runs, run), held=held)
 
     def _with_pending(self, runs: StateRuns, memory: Memory, batch_id: int, moved: Tables) -> StateRuns:
-        """Writes a run with the pending states, and returns all runs.
+        """Writes a run with all states that no run has yet, and returns the runs, which then have all states.
 
-        The states pending are those of *memory*, after it took *moved*, that no run has; the result is the state after
-        *batch_id*.
+        Args:
+            runs: the runs so far.
+            memory: the states; it is not changed.
+            batch_id: the batch after which the result is the state.
+            moved: changes that *memory* does not have yet and the run gets, too.
         """
         # Runs that are no larger than those after them are merged with the new one.
         pending, versions = memory.pending(moved), memory.new_versions(moved)
@@ -218,20 +216,21 @@ class StateFiles:
             merging.insert(0, self._opened[older.pop().name])
         tables: dict[str, RunMerge] = {}
         puts: dict[str, int] = {}
-        for place, kept in memory.kept():
-            rows_put = kept.puts + _height(moved, place)
+        for table, kept in memory.kept():
+            rows_put = kept.puts + _height(moved, table)
             # Records of most sources never wait.
             if not rows_put:
                 continue
-            newest = SortedRows.of(kept.key, pending[place].rows, pending[place].gone)
-            # Marks of deleted keys only serve to hide rows of older runs.
-            tables[place] = RunMerge(kept.stored_schema, (*_of(merging, place), newest), keeps_gone=bool(older))
-            puts[place] = rows_put
+            newest = SortedRows.of(kept.key, pending[table].rows, pending[table].gone)
+            merged = (*_tables(merging, table), newest)
+            # Dropped keys only serve to hide rows of older runs.
+            tables[table] = RunMerge(kept.stored_schema, merged, keeps_gone=bool(older))
+            puts[table] = rows_put
         # Versions have no keys by which they could hide older ones: a run has only those that older runs lack.
         if not older:
             others = memory.all_versions(moved)
         else:
-            others = {place: _append(merging, place, new) for place, new in versions.items()}
+            others = {table: _append(merging, table, new) for table, new in versions.items()}
         return StateRuns(batch_id, (*older, self._written(batch_id, tables, puts, others)))
 
     def _written(
@@ -246,10 +245,7 @@ class StateFiles:
 
 
 def remove_unnamed(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
-    """Removes the runs that the newest entry does not name.
-
-    *control* is the control folder; the entry names the runs of *shards*.
-    """
+    """Removes the runs below the folder *control* that are not among *shards*, those that the newest entry names."""
     named = {*files_of(control, shards)}
     # Folders of other numbers of shards are searched, too.
     files = (file for file in (control / "state").rglob("*") if file.suffix in WRITTEN)
@@ -260,10 +256,7 @@ def remove_unnamed(control: Path, shards: Sequence[StateRuns], *, check_lease: C
 
 
 def files_of(control: Path, shards: Sequence[StateRuns]) -> list[Path]:
-    """Returns the files of the runs of all *shards* of a stream.
-
-    *control* is the stream's control folder.
-    """
+    """Returns the files of the runs of all *shards* of the stream with the folder *control*."""
     folder = state_folder(control, len(shards))
     files: list[Path] = []
     for shard, runs in enumerate(shards):
@@ -272,10 +265,7 @@ def files_of(control: Path, shards: Sequence[StateRuns]) -> list[Path]:
 
 
 def state_folder(control: Path, shards: int) -> Path:
-    """Returns the folder of the runs of a stream in *shards*.
-
-    It is in the *control* folder.
-    """
+    """Returns the folder below *control* with the runs of a stream that has so many *shards*."""
     return control / "state" / str(shards)
 
 
@@ -287,21 +277,21 @@ def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
 
 
 def _alone(rows: pl.DataFrame, key: str) -> RunMerge:
-    """Returns *rows* alone: no other rows and no deleted keys."""
+    """Returns *rows* as a merge of one run, without dropped keys."""
     numbered = rows.with_row_index(PUT).cast({PUT: pl.Int64})
     run = SortedRows.of(key, numbered, pl.Series(dtype=pl.String))
     return RunMerge(numbered.schema, (run,), keeps_gone=False)
 
 
-def _of(runs: Sequence[SortedRun], place: str) -> tuple[SortedRows, ...]:
-    return tuple(run.tables[place] for run in runs if place in run.tables)
+def _tables(runs: Sequence[SortedRun], table: str) -> tuple[SortedRows, ...]:
+    return tuple(run.tables[table] for run in runs if table in run.tables)
 
 
-def _append(runs: Sequence[SortedRun], place: str, newest: pl.DataFrame) -> pl.DataFrame:
-    """Returns the versions at *place* in *runs*, and the *newest* ones."""
-    older = [fitted(newest.schema, run.others[place]) for run in runs if place in run.others]
+def _append(runs: Sequence[SortedRun], table: str, newest: pl.DataFrame) -> pl.DataFrame:
+    """Returns the versions that *runs* have in *table*, followed by the *newest* ones."""
+    older = [fitted(newest.schema, run.others[table]) for run in runs if table in run.others]
     return pl.concat([*older, newest])
 
 
-def _height(tables: Tables, place: str) -> int:
-    return tables[place].height if place in tables else 0
+def _height(tables: Tables, table: str) -> int:
+    return tables[table].height if table in tables else 0

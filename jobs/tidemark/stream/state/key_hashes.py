@@ -1,10 +1,8 @@
-"""Hashes the keys of rows.
+"""Hashes the keys of rows, in the same way in memory, in tasks and in files.
 
-The hash is the same in memory, in tasks and in files.
-
-The hash h of a text begins as its length in bytes. Then, for each eight bytes of its UTF-8, as a little-endian word
-that is filled up with zeros, h = mixed(h XOR word). mixed(h) is p XOR (p shifted right by 32 bits), where p is h times
-MULTIPLIER modulo 2^64.
+The hash h of a text starts as its length in bytes. Each eight bytes of its UTF-8 are then read as a little-endian word,
+the last one filled up with zeros, and h becomes mixed(h XOR word). mixed(x) is p XOR (p shifted right by 32 bits),
+where p is x times MULTIPLIER modulo 2^64.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ WORD = 8
 
 
 def hashes_of(values: pl.Series) -> Array:
-    """Returns a 64-bit number for each of *values*."""
-    # An integer is its own number, without a look at its bytes.
+    """Returns a 64-bit hash for each of *values*, which are texts or integers."""
+    # An integer is its own hash.
     return values.to_numpy() if values.dtype.is_integer() else text_hashes(values)
 
 
@@ -54,7 +52,7 @@ def _utf8(texts: pl.Series) -> tuple[Array, Array, Array]:
     array = pa.array(texts.to_arrow()).cast(pa.large_string())
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    # A word of zeros follows the bytes, so that a word can be read from any place in them.
+    # A word of zeros follows the bytes, so that a word can be read at any byte of a text.
     content = np.zeros(int(bounds[-1]) + WORD, np.uint8)
     content[: bounds[-1]] = np.frombuffer(data, np.uint8)[: bounds[-1]] if data else 0
     return bounds[:-1], np.diff(bounds), content

@@ -21,7 +21,7 @@ from tidemark.stream.state.key_hashes import Array, hashes_of
 from tidemark.stream.state.sorted_rows import SortedRows, fitted
 
 GROWTH = 4
-"""A run has more than so many times the next run's rows."""
+"""A run has more than GROWTH times as many rows as the run after it; otherwise the two are merged."""
 
 PUT = "_put"
 """A row's number in the order in which rows were put."""
@@ -44,7 +44,8 @@ class PendingChanges:
 class KeyedRows:
     """Keeps the newest row per key, with the columns of *schema*.
 
-    *key* is the column of the key. Rows can also be looked up by the columns *by*, which have no nulls.
+    *key* is the column of the key. The columns *by* are indexed, so that rows can also be found by their values; these
+    columns have no nulls.
     """
 
     def __init__(self, schema: Mapping[str, pl.DataType], *, key: str = "key", by: Sequence[str] = ()) -> None:
@@ -54,7 +55,7 @@ class KeyedRows:
         self._clear(0)
 
     def _clear(self, puts: int) -> None:
-        """Empties the memory; the next row gets the number *puts*."""
+        """Empties the memory, after *puts* rows were put: the next row gets this number."""
         self._runs: list[_HashedRows] = []
         self._gone = pl.Series(dtype=pl.String)
         self._puts = puts
@@ -62,7 +63,7 @@ class KeyedRows:
     def __len__(self) -> int:
         """Returns the number of keys that have a row."""
         # A row in a file may be hidden by a newer one, so this looks at every row in files.
-        return self._living + sum(len(self._of_file(number, rows.all())) for number, rows in enumerate(self._files))
+        return self._living + sum(len(self._not_hidden(number, rows.all())) for number, rows in enumerate(self._files))
 
     @property
     def _living(self) -> int:
@@ -75,8 +76,8 @@ class KeyedRows:
             return False
         # Files are searched block by block, the newest first, and only up to the first row that is not hidden.
         for number, rows in reversed([*enumerate(self._files)]):
-            for places in np.array_split(rows.all(), len(rows.blocks) or 1):
-                if len(self._of_file(number, places)):
+            for positions in np.array_split(rows.all(), len(rows.blocks) or 1):
+                if len(self._not_hidden(number, positions)):
                     return False
         return True
 
@@ -90,10 +91,10 @@ class KeyedRows:
         """The columns of rows in files."""
         return {PUT: pl.Int64(), **self.schema}
 
-    def rest_on(self, files: Iterable[SortedRows], *, puts: int) -> None:
-        """Replaces all rows by those of *files*, oldest first.
+    def replace_by(self, files: Iterable[SortedRows], *, puts: int) -> None:
+        """Forgets all rows in memory and reads those of *files*, oldest first, from now on.
 
-        *puts* is how many rows were put before.
+        *puts* is how many rows were ever put.
         """
         self._files = tuple(files)
         self._clear(puts)
@@ -106,45 +107,46 @@ class KeyedRows:
     def pending(self, rows: pl.DataFrame | None = None, gone: pl.Series | None = None) -> PendingChanges:
         """Returns the changes that no file has yet.
 
-        The result is as if *gone* were dropped and then *rows* put; neither is done.
+        The keys *gone* and the *rows* are counted in as if they had been dropped and then put, but nothing is changed.
         """
-        parts = [run.rows.filter(run.alive).select(*self.stored_schema) for run in self._runs]
-        also = self._newest(pl.DataFrame(schema=self.schema) if rows is None else rows)
+        alive_rows = [run.rows.filter(run.alive).select(*self.stored_schema) for run in self._runs]
+        new = self._newest(pl.DataFrame(schema=self.schema) if rows is None else rows)
         dropped = pl.Series(dtype=pl.String) if gone is None else gone
-        in_memory = pl.concat([pl.DataFrame(schema=self.stored_schema), *parts])
-        over = pl.concat([also[self.key], dropped]).implode()
-        kept = in_memory.filter(~pl.col(self.key).is_in(over)) if len(also) or len(dropped) else in_memory
+        in_memory = pl.concat([pl.DataFrame(schema=self.stored_schema), *alive_rows])
+        replaced = pl.concat([new[self.key], dropped]).implode()
+        kept = in_memory.filter(~pl.col(self.key).is_in(replaced)) if len(new) or len(dropped) else in_memory
         # Without files no older row can reappear, so dropped keys need no memory.
         all_gone = pl.concat([self._gone, dropped]).unique() if self._files else self._gone
-        return PendingChanges(pl.concat([kept, also.select(*self.stored_schema)]).sort(PUT), all_gone)
+        return PendingChanges(pl.concat([kept, new.select(*self.stored_schema)]).sort(PUT), all_gone)
 
     @property
     def puts(self) -> int:
         """Number of rows that were put so far."""
         return self._puts
 
-    def of(self, keys: pl.Series) -> pl.DataFrame:
-        """Returns the rows of *keys* in their order, once each, if any."""
+    def look_up(self, keys: pl.Series) -> pl.DataFrame:
+        """Returns the rows of *keys*, in the order of the keys. A key that occurs twice gives one row."""
         unique = keys.unique(maintain_order=True) if self._runs or self._files else keys.clear()
         hashes = hashes_of(unique)
-        # Places in *unique* of keys that have no row yet, by hash: a binary search then reads memory in order.
-        open_ = np.argsort(hashes)
+        # The positions in *unique* of keys whose row is not found yet. They are sorted by hash, so that the binary
+        # search reads memory in order.
+        unfound = np.argsort(hashes)
         parts = []
         for run in self._runs:
-            at, is_here = run.find(unique[open_], hashes[open_])
-            parts.append(run.rows[at[is_here]].with_columns(_asked=open_[is_here]))
-            open_ = open_[~is_here]
+            positions, is_here = run.find(unique[unfound], hashes[unfound])
+            parts.append(run.rows[positions[is_here]].with_columns(_asked=unfound[is_here]))
+            unfound = unfound[~is_here]
         if self._files and len(self._gone):
-            open_ = open_[~unique[open_].is_in(self._gone.implode()).to_numpy()]
+            unfound = unfound[~unique[unfound].is_in(self._gone.implode()).to_numpy()]
         # A newer file hides older ones: its rows come first, and keys gone from it are not searched further.
         for rows in reversed(self._files):
-            rows_here, is_here = rows.rows_of(unique[open_], hashes[open_])
+            rows_here, is_here = rows.rows_of(unique[unfound], hashes[unfound])
             if rows_here is not None:
-                parts.append(fitted(self.stored_schema, rows_here).with_columns(_asked=open_[is_here]))
-            open_ = open_[~is_here]
+                parts.append(fitted(self.stored_schema, rows_here).with_columns(_asked=unfound[is_here]))
+            unfound = unfound[~is_here]
             if len(rows.gone):
-                open_ = open_[~unique[open_].is_in(rows.gone.implode()).to_numpy()]
-        return self._frame(parts, "_asked")
+                unfound = unfound[~unique[unfound].is_in(rows.gone.implode()).to_numpy()]
+        return self._sorted(parts, "_asked")
 
     def all(self) -> pl.DataFrame:
         """Returns every row, in the order in which rows were put."""
@@ -153,31 +155,33 @@ class KeyedRows:
     def _rows(
         self, in_file: Callable[[SortedRows], Array], in_memory: Callable[[_HashedRows], Array], *order: str
     ) -> pl.DataFrame:
-        """Returns rows in the *order* of these columns.
+        """Returns the rows that two searches find, sorted by the columns *order*.
 
-        They are those at the places that *in_file* and *in_memory* return.
+        *in_file* searches the rows of a file, *in_memory* those of a run in memory. Both return positions.
         """
-        parts = [self._living_in(number, in_file(rows)) for number, rows in enumerate(self._files)]
-        parts += [run.rows[in_memory(run)] for run in self._runs]
-        return self._frame(parts, *order)
+        found = [self._visible_rows(number, in_file(rows)) for number, rows in enumerate(self._files)]
+        found += [run.rows[in_memory(run)] for run in self._runs]
+        return self._sorted(found, *order)
 
-    def up_to(self, column: str, value: int) -> pl.DataFrame:
+    def where_at_most(self, column: str, value: int) -> pl.DataFrame:
         """Returns the rows whose *column* is at most *value*, lowest first."""
-        return self._rows(lambda rows: rows.up_to(column, value), lambda run: run.up_to(column, value), column, PUT)
+        return self._rows(
+            lambda rows: rows.where_at_most(column, value), lambda run: run.where_at_most(column, value), column, PUT
+        )
 
-    def with_any(self, column: str, values: pl.Series) -> pl.DataFrame:
+    def where_in(self, column: str, values: pl.Series) -> pl.DataFrame:
         """Returns the rows whose *column* is one of *values*."""
         unique = values.unique()
         wanted = hashes_of(unique)
-        rows = self._rows(lambda rows: rows.with_any(column, unique), lambda run: run.with_any(column, wanted), PUT)
+        rows = self._rows(lambda rows: rows.where_in(column, unique), lambda run: run.where_in(column, wanted), PUT)
         return rows.filter(pl.col(column).is_in(values.implode()))  # other values may have the same hash
 
     def put(self, rows: pl.DataFrame) -> None:
-        """Puts *rows*, of each key the last, in place of older rows."""
+        """Puts the last of *rows* for each key, and replaces the older row of the key."""
         newest = self._newest(rows)
         if newest.is_empty():
             return
-        self._kill(newest[self.key])
+        self._mark_dead(newest[self.key])
         self._runs.append(self._run(newest))
         self._puts += newest.height
         # Sizes grow geometrically, so a row is merged about log(n) times in its life.
@@ -188,65 +192,66 @@ class KeyedRows:
     def drop(self, keys: Iterable[str]) -> None:
         """Drops the rows of *keys*."""
         dropped = pl.Series(keys, dtype=pl.String)
-        self._kill(dropped)
+        self._mark_dead(dropped)
         if self._files and len(dropped):
             self._gone = pl.concat([self._gone, dropped]).unique()
 
     def _newest(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Returns the last row of each key with the next numbers."""
+        """Returns the last row of each key, numbered in PUT from the next number on."""
         newest = rows.select(*self.schema).unique(self.key, keep="last", maintain_order=True)
         return newest.with_row_index(PUT, offset=self._puts).cast({PUT: pl.Int64})
 
-    def _kill(self, keys: pl.Series) -> None:
+    def _mark_dead(self, keys: pl.Series) -> None:
         """Marks the rows of *keys* in memory as dead."""
-        for run, at, _ in self._matches(keys):
-            run.alive[at] = False
+        for run, positions, _ in self._matches(keys):
+            run.alive[positions] = False
 
     def _matches(self, keys: pl.Series) -> Iterator[tuple[_HashedRows, Array, Array]]:
         """Finds *keys* in memory.
 
         Yields:
-            Per run, the places of the rows that live in it, and the places of their keys among *keys*.
+            A run with rows of *keys* that are alive, the positions of these rows in the run, and the positions of their
+            keys among *keys*.
         """
         if not self._runs or keys.is_empty():
             return
         hashes = hashes_of(keys)
-        open_ = np.argsort(hashes)
+        unfound = np.argsort(hashes)
         for run in self._runs:
-            if not len(open_):
+            if not len(unfound):
                 return
-            at, is_here = run.find(keys[open_], hashes[open_])
-            yield run, at[is_here], open_[is_here]
-            open_ = open_[~is_here]
+            positions, is_here = run.find(keys[unfound], hashes[unfound])
+            yield run, positions[is_here], unfound[is_here]
+            unfound = unfound[~is_here]
 
-    def _living_in(self, number: int, places: Array) -> pl.DataFrame:
-        """Returns rows at *places* of a file that no newer row hides."""
+    def _visible_rows(self, number: int, positions: Array) -> pl.DataFrame:
+        """Returns those rows at *positions* of the file *number* that no newer row hides."""
         rows = self._files[number]
-        return self._rows_at(rows, self._of_file(number, places))
+        return self._rows_at(rows, self._not_hidden(number, positions))
 
-    def _of_file(self, number: int, places: Array) -> Array:
-        """Returns those *places* in a file that no newer row hides.
+    def _not_hidden(self, number: int, positions: Array) -> Array:
+        """Returns those *positions* of the file *number* whose rows no newer row hides.
 
-        The file with this *number* keeps in `hidden` which places are hidden.
+        Rows that are found to be hidden are marked as `hidden` in the file's rows.
         """
-        if not len(places):
-            return places
+        if not len(positions):
+            return positions
         rows = self._files[number]
-        keys, hashes = rows.keys_at(places), rows.hashes[places]
+        keys, hashes = rows.keys_at(positions), rows.hashes[positions]
         hidden = keys.is_in(self._gone.implode()).to_numpy()
         for _, _, matches in self._matches(keys):
             hidden[matches] = True
         for newer in self._files[number + 1 :]:
             hidden |= newer.has(keys, hashes)
         # A hidden row stays hidden: later look-ups leave it out.
-        rows.hidden[places[hidden]] = True
-        living: Array = places[~hidden]
+        rows.hidden[positions[hidden]] = True
+        living: Array = positions[~hidden]
         return living
 
-    def _rows_at(self, rows: SortedRows, places: Array) -> pl.DataFrame:
-        if not len(places):
+    def _rows_at(self, rows: SortedRows, positions: Array) -> pl.DataFrame:
+        if not len(positions):
             return pl.DataFrame(schema=self.stored_schema)
-        return fitted(self.stored_schema, rows.take(places))
+        return fitted(self.stored_schema, rows.take(positions))
 
     def _run(self, rows: pl.DataFrame) -> _HashedRows:
         hashes = hashes_of(rows[self.key])
@@ -255,17 +260,17 @@ class KeyedRows:
         by = {column: hashes_of(in_order[column]) for column in self._by}
         return _HashedRows(in_order, self.key, hashes[order], by)
 
-    def _frame(self, parts: list[pl.DataFrame], *order: str) -> pl.DataFrame:
-        some = [rows.select(*self.schema, *{*order} - {*self.schema}) for rows in parts if rows.height]
-        if not some:
+    def _sorted(self, frames: list[pl.DataFrame], *order: str) -> pl.DataFrame:
+        filled = [rows.select(*self.schema, *{*order} - {*self.schema}) for rows in frames if rows.height]
+        if not filled:
             return pl.DataFrame(schema=self.schema)
-        return pl.concat(some).sort(order).select(*self.schema)
+        return pl.concat(filled).sort(order).select(*self.schema)
 
 
 class _HashedRows:
-    """Rows in the order of the *hashes* of their keys.
+    """Rows in memory, sorted by the *hashes* of their keys.
 
-    *by* has the hashes of other columns, by column.
+    *key* is the column of the key. *by* has, for each indexed column, the hashes of its values.
     """
 
     def __init__(self, rows: pl.DataFrame, key: str, hashes: Array, by: Mapping[str, Array]) -> None:
@@ -282,40 +287,41 @@ class _HashedRows:
         """Finds *keys*, whose hashes are *hashes*.
 
         Returns:
-            The place of each key, and True where its row lives there; elsewhere the place means nothing.
+            The position of each key's row, and True where there is such a row, alive. Where there is none, the position
+            means nothing.
         """
         last = len(self._hashes) - 1
-        at = np.searchsorted(self._hashes, hashes)
-        is_here = np.zeros(len(at), dtype=bool)
-        open_ = np.flatnonzero(at <= last)
+        positions = np.searchsorted(self._hashes, hashes)
+        is_here = np.zeros(len(positions), dtype=bool)
+        unfound = np.flatnonzero(positions <= last)
         # Other keys, and dead rows of the same key, may have the same hash, so the search continues in the next row.
-        while len(open_ := open_[self._hashes[at[open_]] == hashes[open_]]):
-            here = at[open_]
-            same = (self._keys[here] == keys[open_]).to_numpy() & self.alive[here]
-            is_here[open_] = same
-            open_ = open_[~same & (here < last)]
-            at[open_] += 1
-        return at, is_here
+        while len(unfound := unfound[self._hashes[positions[unfound]] == hashes[unfound]]):
+            here = positions[unfound]
+            same = (self._keys[here] == keys[unfound]).to_numpy() & self.alive[here]
+            is_here[unfound] = same
+            unfound = unfound[~same & (here < last)]
+            positions[unfound] += 1
+        return positions, is_here
 
     def all(self) -> Array:
-        """Returns the places of all living rows."""
+        """Returns the positions of all living rows."""
         return np.flatnonzero(self.alive)
 
-    def up_to(self, column: str, value: int) -> Array:
-        """Returns places of living rows whose *column* is at most *value*.
+    def where_at_most(self, column: str, value: int) -> Array:
+        """Returns positions of living rows whose *column* is at most *value*.
 
         The column has integers.
         """
         values, order = self._by[column]
         return self._living(order[: np.searchsorted(values, value, side="right")])
 
-    def with_any(self, column: str, hashes: Array) -> Array:
-        """Returns places of living rows whose *column* has one of *hashes*."""
+    def where_in(self, column: str, hashes: Array) -> Array:
+        """Returns positions of living rows whose *column* has one of *hashes*."""
         values, order = self._by[column]
         first, end = np.searchsorted(values, hashes), np.searchsorted(values, hashes, side="right")
         n = end - first
-        # All ranges from first until end, one after the other, without a loop.
+        # This is the concatenation of range(first, end) for all values, without a loop.
         return self._living(order[np.repeat(first - np.cumsum(n) + n, n) + np.arange(n.sum())])
 
-    def _living(self, places: Array) -> Array:
-        return places[self.alive[places]]
+    def _living(self, positions: Array) -> Array:
+        return positions[self.alive[positions]]

@@ -1,10 +1,11 @@
-"""Reads and writes runs: files of sorted rows, mapped into memory.
+"""Reads and writes runs: files with states, sorted by key and mapped into memory.
 
-A run has the rows of several tables, and other rows beside them.
+A run has the states by key in tables (`memory.py` has their names), and beside them the rows that have no key.
 
-The form: for each table its hashes, an Arrow stream of its blocks and one of the keys that are gone; Arrow streams of
-the rows that have no key; then a JSON object with the position and length of each, its length, the CRC-32 of all bytes
-before it, and MARK. A file contains its own name, so that another file under this name is detected.
+The form of a file: for each table its hashes, an Arrow stream of its blocks, and one of the keys that are gone. Arrow
+streams of the rows without a key follow, then a JSON object with the position and length of all these sections. At the
+end are the length of this object, the CRC-32 of all bytes before, and MARK. A file contains its own name, so that a
+file that was copied to another name is detected.
 
 A warehouse on this machine is mapped where it is. From an object store, or where TIDEMARK_STATE_CACHE names a folder of
 a local disk, files are copied there first; a copy that is missing, torn or of another file is made anew.
@@ -52,7 +53,10 @@ class RunTorn(ValueError):
 class SortedRun:
     """The content of a run.
 
-    It has `tables` by name, how many rows were put into each so far, and `others`, whose rows have no key.
+    Attributes:
+        tables: states by key, by name.
+        puts: by table, how many rows were ever put.
+        others: rows that have no key, by name.
     """
 
     tables: Mapping[str, SortedRows]
@@ -64,7 +68,8 @@ class SortedRun:
 class RunContent:
     """The content of a run that is to be written.
 
-    `merged` are tables by name; `puts` and `others` are as in `SortedRun`. `rows` counts the rows written.
+    `merged` are the tables by name, each made from older runs and new states; `puts` and `others` are as in
+    `SortedRun`. `rows` is the number of rows after `write`.
     """
 
     name: str
@@ -79,17 +84,17 @@ class RunContent:
         tables: dict[str, Any] = {}
         self.rows = sum(rows.height for rows in self.others.values())
         for name, merged in self.merged.items():
-            hashes, source, place = merged.sources()
+            hashes, source, position = merged.sources()
             gone = merged.gone()
             self.rows += len(hashes) + len(gone)
             schema = pl.DataFrame(schema=dict(merged.schema)).to_arrow().schema
             tables[name] = {
                 "puts": self.puts.get(name, 0),
                 # Little-endian on every machine, as the hashes are defined.
-                "hashes": _part(
+                "hashes": _section(
                     file, lambda out, hashes=hashes: out.write(memoryview(hashes.astype("<u8", copy=False)))
                 ),
-                "rows": _stream(file, schema, merged.blocks(source, place)),
+                "rows": _stream(file, schema, merged.blocks(source, position)),
                 "gone": _frame(file, gone.to_frame("key")),
             }
         others = {name: _frame(file, rows) for name, rows in self.others.items()}
@@ -100,7 +105,7 @@ class RunContent:
 
 
 class _Summed(io.RawIOBase):
-    """Writes to *file*, and has the checksum of what it wrote."""
+    """Writes to *file*, and adds up the checksum of everything that was written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.crc32 = file, 0
@@ -116,12 +121,9 @@ class _Summed(io.RawIOBase):
         return self._file.write(content)
 
 
-def _part(file: _Summed, write: Any) -> tuple[int, int]:
-    """Writes a part with *write*; returns its start and length.
-
-    The start is the position in *file*.
-    """
-    # Aligned parts can be read as arrays without a copy.
+def _section(file: _Summed, write: Any) -> tuple[int, int]:
+    """Calls *write* to write a section, and returns the position in *file* at which it starts, and its length."""
+    # Aligned sections can be read as arrays without a copy.
     file.write(b"\0" * (-file.tell() % ALIGNED))
     start = file.tell()
     write(file)
@@ -135,7 +137,7 @@ def _stream(file: _Summed, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) 
             for block in blocks:
                 stream.write_batch(block)
 
-    return _part(file, write)
+    return _section(file, write)
 
 
 def _frame(file: _Summed, rows: pl.DataFrame) -> tuple[int, int]:
@@ -146,11 +148,11 @@ def _frame(file: _Summed, rows: pl.DataFrame) -> tuple[int, int]:
 def open_run(path: Path, keys: Mapping[str, str]) -> SortedRun:
     """Returns the run at *path*, mapped into memory.
 
-    *keys* are the columns of keys by table; other tables are omitted.
+    *keys* has the column of the key for each table that is read; other tables are left out.
 
     Raises:
-        OSError: It cannot be read.
-        RunTorn: It is not a whole run of that name.
+        OSError: the file cannot be read.
+        RunTorn: the file is not a whole run of that name.
     """
     local = _local(path)
     try:
@@ -164,9 +166,10 @@ def open_run(path: Path, keys: Mapping[str, str]) -> SortedRun:
 
 
 def damage_of(path: Path) -> str:
-    """Returns what is wrong with the file at *path*; empty: nothing.
+    """Returns what is wrong with the file at *path*, or an empty text if nothing is.
 
-    A file on a disk is read completely. Of one in an object store, which keeps checksums itself, only the end is.
+    A file on a disk is read completely. Of a file in an object store, which keeps checksums itself, only the end is
+    read.
     """
     try:
         if isinstance(path, ObjectPath):
@@ -201,16 +204,16 @@ def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
     index = _index(content, name)
     tables: dict[str, SortedRows] = {}
     puts: dict[str, int] = {}
-    for table, parts in index["tables"].items():
+    for table, sections in index["tables"].items():
         # States of operators that the topology no longer has stay in the file, unread.
         if table in keys:
-            tables[table], puts[table] = _sorted(content, keys[table], parts), parts["puts"]
-    others = {place: pl.DataFrame(_read(content, at)) for place, at in index["others"].items()}
+            tables[table], puts[table] = _sorted(content, keys[table], sections), sections["puts"]
+    others = {name: pl.DataFrame(_read(content, section)) for name, section in index["others"].items()}
     return SortedRun(tables=tables, puts=puts, others=others)
 
 
 def _index(content: pa.Buffer, name: str) -> dict[str, Any]:
-    """Returns the JSON object of the run *name*; raises RunTorn without its mark or of another name."""
+    """Returns the JSON object of the run *name*; raises RunTorn if the run is not complete, or has another name."""
     # The mark is written last, so a file with it has all that is before it.
     if content.size < TAIL or content.slice(content.size - len(MARK)).to_pybytes() != MARK:
         raise RunTorn(INCOMPLETE)
@@ -225,22 +228,20 @@ def _index(content: pa.Buffer, name: str) -> dict[str, Any]:
     return index
 
 
-def _sorted(content: pa.Buffer, key: str, parts: Mapping[str, Any]) -> SortedRows:
-    start, length = parts["hashes"]
+def _sorted(content: pa.Buffer, key: str, sections: Mapping[str, Any]) -> SortedRows:
+    start, length = sections["hashes"]
     hashes = np.frombuffer(content.slice(start, length), "<u8")
-    gone = pl.DataFrame(_read(content, parts["gone"]))["key"]
-    return SortedRows(key, hashes, _read(content, parts["rows"]).to_batches(), gone)
+    gone = pl.DataFrame(_read(content, sections["gone"]))["key"]
+    return SortedRows(key, hashes, _read(content, sections["rows"]).to_batches(), gone)
 
 
-def _read(content: pa.Buffer, at: tuple[int, int]) -> pa.Table:
-    return pa.ipc.open_stream(pa.BufferReader(content.slice(*at))).read_all()
+def _read(content: pa.Buffer, section: tuple[int, int]) -> pa.Table:
+    """Returns the Arrow stream in a *section*: its start and its length."""
+    return pa.ipc.open_stream(pa.BufferReader(content.slice(*section))).read_all()
 
 
 def _copies(folder: Path) -> Path | None:
-    """Returns where copies of the files of *folder* are.
-
-    None where the files are mapped where they lie.
-    """
+    """Returns the local folder with copies of the files of *folder*, or None if the files are mapped where they lie."""
     named = os.environ.get(CACHE)
     if not named and not isinstance(folder, ObjectPath):
         return None
@@ -249,7 +250,7 @@ def _copies(folder: Path) -> Path | None:
 
 
 def _local(path: Path) -> Path:
-    """Returns a file on this machine with the content of *path*."""
+    """Returns *path*, or a copy of the file on this machine, which is made if there is none."""
     copies = _copies(path.parent)
     if copies is None:
         return path

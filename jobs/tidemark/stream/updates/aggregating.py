@@ -25,19 +25,19 @@ from tidemark.stream.state.memory import HELD, Memory, Moves
 from tidemark.stream.updates.emitting import EmissionResult, Emitter
 
 GROUP = "_group"
-"""Column of a session's state: the key without the window.
-
-It finds the sessions that may merge.
-"""
+"""Column of a session's state with the key without the window: sessions with the same group may merge."""
 
 
 @dataclass(frozen=True)
 class AggregateResult:
     """The result of an aggregate in one batch.
 
-    `emitted` are updates, and `late` the records that no open window accepts. `updates` counts the other records after
-    fan-out: one for each window that a record is in, and each session that ended by becoming part of another. Updates
-    that were set aside count, too. `reopened` of the updates are late records of earlier batches.
+    Attributes:
+        emitted: the updates by outcome.
+        late: the records that no open window accepts.
+        updates: how many updates the other records made: one for each window that a record is in, and one for each
+            session that became part of another. Updates that were set aside count, too.
+        reopened: how many of the updates are of late records of earlier batches.
     """
 
     emitted: EmissionResult
@@ -48,10 +48,16 @@ class AggregateResult:
 
 @dataclass(frozen=True)
 class _MovedStates:
-    """The states that a batch moves.
+    """The states that a batch changes.
 
-    They are the `newest` states of the keys that moved, `gone` keys, `late` records, and `results` to be judged one by
-    one. `refused` counts the records that moved none and were set aside, because a result would not fit its type.
+    Attributes:
+        newest: the new states of the keys that changed.
+        gone: keys whose session became part of another.
+        late: the records that no open window accepts.
+        results: states whose results are judged one by one, in order.
+        updates: how many updates there were, as in `AggregateResult`.
+        reopened: how many of them are of late records of earlier batches.
+        refused: how many records were set aside and changed no state, because a result would not fit its type.
     """
 
     newest: pl.DataFrame
@@ -64,9 +70,13 @@ class _MovedStates:
 
 
 class Aggregator:
-    """Runs the aggregate *operator* over records with *schema*.
+    """Runs an aggregate, batch by batch.
 
-    Its states are in *memory*; *sql* evaluates its expressions.
+    Args:
+        operator: the aggregate.
+        schema: the columns of the records that it reads.
+        sql: evaluates its expressions, and sets aside records for which they fail.
+        memory: has its states, which are only read here.
     """
 
     def __init__(
@@ -75,9 +85,9 @@ class Aggregator:
         self._operator, self._sql = operator, sql
         self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
         schema_of_states = {**self.kernel.state_schema, **({GROUP: pl.String()} if self._in_sessions else {})}
-        by = within(("window_end", GROUP), schema_of_states)
         # Closed windows are found by their end, sessions that may merge by their group.
-        states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=by)
+        indexed = within(("window_end", GROUP), schema_of_states)
+        states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=indexed)
         memory.keep(operator.name, states)
         self._states = states
         self.emitter = Emitter(operator.name, operator.emission, memory, self._updates_of, operator.windows)
@@ -87,49 +97,50 @@ class Aggregator:
         return self._operator.windows is not None and self._operator.windows.shape is Shape.SESSION
 
     def _closed_ms(self, moment: Moment) -> int | None:
-        """Returns the latest end of a window that accepts no more records.
-
-        None: every window accepts records.
-        """
+        """Returns the latest end of a window that accepts no more records, or None if every window accepts records."""
         if self._operator.windows is None or moment.was_watermark_ms is None:
             return None
         return self._operator.windows.closed_up_to_ms(moment.was_watermark_ms, moment.ended.get(self._operator.name))
 
     def run(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> AggregateResult:
-        """Aggregates *records*, which have a key."""
+        """Aggregates *records*, all of which have a key.
+
+        The changes of states are added to *moves*; *moment* has the times of the batch.
+        """
         windows = self._operator.windows
         if windows is not None and windows.shape is Shape.SESSION:
-            moved = self._sessions(windows, records, moment)
+            moved = self._aggregate_sessions(windows, records, moment)
         else:
-            moved = self._windows(records, moment)
+            moved = self._aggregate_windows(records, moment)
         if self._operator.emission.holds:
-            emitted = self.emitter.hold(self._kept(moved.newest), moved.updates, moved.gone, moves, moment)
+            emitted = self.emitter.hold(self._with_group(moved.newest), moved.updates, moved.gone, moves, moment)
         else:
-            # Of sessions that are judged once a batch, several records are one result.
+            # Sessions that are judged once a batch have one result for several records: those before it are superseded.
             merged = moved.updates - moved.results.height
             emitted = self.emitter.at_once(self._updates_of(moved.results), moves, superseded=merged)
-            kept = self._kept(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
+            kept = self._with_group(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
             self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
         updates = moved.updates + moved.refused + emitted.ended
         return AggregateResult(emitted, moved.late, updates, moved.reopened)
 
-    def _windows(self, records: pl.DataFrame, moment: Moment) -> _MovedStates:
+    def _aggregate_windows(self, records: pl.DataFrame, moment: Moment) -> _MovedStates:
         name = self._operator.name
         assigned, late = self.kernel.assigned(records, self._closed_ms(moment), moment.stay_closed.get(name, ()))
         if name not in moment.reopened:
-            return self._each(assigned, late)
+            return self._aggregate_assigned(assigned, late)
         again = moment.reopened[name].select(records.columns)
         reopened, refused = self.kernel.reopened(again, moment.forgotten.get(name))
-        moved = self._each(pl.concat([reopened.select(assigned.columns), assigned]), pl.concat([refused, late]))
-        return replace(moved, reopened=reopened.height)
+        accepted = pl.concat([reopened.select(assigned.columns), assigned])
+        return replace(self._aggregate_assigned(accepted, pl.concat([refused, late])), reopened=reopened.height)
 
-    def _each(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _MovedStates:
-        """Returns what moves when each record is a result.
+    def _aggregate_assigned(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _MovedStates:
+        """Adds records that are *assigned* to windows to the states of these windows.
 
-        Then the windows of the *assigned* records need not be merged. *late* are records that no open window accepts.
+        No two windows merge here, so each record is a result of its own. *late* are the records that no open window
+        accepts.
         """
         fresh = self.kernel.states_of(assigned)
-        earlier = self._states.of(fresh["_key"]).select(fresh.columns)
+        earlier = self._states.look_up(fresh["_key"]).select(fresh.columns)
         refusals = self.kernel.refusals(earlier, fresh) if refuses(assigned) else none_of(fresh)
         refused = self._set_aside(assigned, refusals)
         if refused:
@@ -148,26 +159,28 @@ class Aggregator:
             self._sql.set_aside(refused)
         return refused.height
 
-    def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _MovedStates:
+    def _aggregate_sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _MovedStates:
+        """Adds *records* to sessions. Those that only extend an open session are added at once, the others in turns."""
         group = records.select(key_text(self._operator.key, records.schema)).to_series()
-        earlier = self._states.with_any(GROUP, group).select(self.kernel.state_schema.keys())
+        earlier = self._states.where_in(GROUP, group).select(self.kernel.state_schema.keys())
         alone = records.select(window_end=pl.col("_timestamp_ms") + windows.size_ms)
         # Lateness depends on the order of records: an earlier one may have opened a session for a later one.
         any_late = bool(alone.select(ends_by(self._closed_ms(moment)).any()).item())
         emission = self._operator.emission
-        place = pl.int_range(pl.len()).over(group)
+        number_in_key = pl.int_range(pl.len()).over(group)
         doubtful = self._doubtful(windows, earlier, records)
         if emission.decide is DecisionRate.BATCH or (emission.holds and not any_late):
-            # Where a result may not fit, records take turns to find which.
-            return self._merging(windows, earlier, records, moment, turn=pl.when(doubtful).then(place).otherwise(0))
+            # Where a result may not fit, records take turns, so that the one that does not fit is found.
+            turn = pl.when(doubtful).then(number_in_key).otherwise(0)
+            return self._aggregate_in_turns(windows, earlier, records, moment, turn=turn)
         closed_ms = self._closed_ms(moment)
         assigned, rest = in_open_sessions(self.kernel, windows, earlier, records.filter(~doubtful), closed_ms)
         rest = pl.concat([rest, records.filter(doubtful)])
-        plain = self._each(assigned, records.clear())
+        plain = self._aggregate_assigned(assigned, records.clear())
         if rest.is_empty():
             return plain
         turn = pl.int_range(pl.len()).over(rest.select(key_text(self._operator.key, rest.schema)).to_series())
-        other = self._merging(windows, earlier, rest, moment, turn=turn)
+        other = self._aggregate_in_turns(windows, earlier, rest, moment, turn=turn)
         return _MovedStates(
             newest=pl.concat([plain.newest.select(other.newest.columns), other.newest]),
             gone=other.gone,
@@ -177,22 +190,30 @@ class Aggregator:
             refused=other.refused,
         )
 
-    def _merging(
+    def _aggregate_in_turns(
         self, windows: Windows, earlier: pl.DataFrame, records: pl.DataFrame, moment: Moment, *, turn: pl.Expr
     ) -> _MovedStates:
-        """Returns what moves when sessions may merge.
+        """Adds *records* to sessions, which may merge.
 
-        There is one pass for all *records* of a *turn*.
+        Args:
+            windows: the gap and the lateness of sessions.
+            earlier: the states of open sessions of the same keys, from before the batch.
+            records: the records.
+            moment: the times of the batch.
+            turn: the number of each record's turn. The records of a turn are added together, one turn after the other.
         """
         closed_ms = self._closed_ms(moment)
         open_, late, results, moved, refused = earlier, records.clear(), [earlier.clear()], [_NO_KEYS], 0
-        # Where each record decides, records take turns: the first of each key, the second, and so on.
-        for part in records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False):
-            made = merged_sessions(self.kernel, windows, open_, part, closed_ms)
-            refusals = self._refusals(part, made.moved)
+        # Where each record decides, the first records of all keys are one turn, their second records the next, and so
+        # on.
+        turns = records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False)
+        for turn_records in turns:
+            made = merged_sessions(self.kernel, windows, open_, turn_records, closed_ms)
+            refusals = self._refusals(turn_records, made.moved)
             if refusals.null_count() < len(refusals):
-                refused += self._set_aside(part, refusals)
-                made = merged_sessions(self.kernel, windows, open_, part.filter(refusals.is_null()), closed_ms)
+                refused += self._set_aside(turn_records, refusals)
+                fitting = turn_records.filter(refusals.is_null())
+                made = merged_sessions(self.kernel, windows, open_, fitting, closed_ms)
             replaced = pl.concat([made.moved["_key"], made.gone["_key"]])
             open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), made.moved])
             late = pl.concat([late, made.late])
@@ -208,14 +229,17 @@ class Aggregator:
         return _MovedStates(newest, gone, late, judged, updates, refused=refused)
 
     def _doubtful(self, windows: Windows, earlier: pl.DataFrame, records: pl.DataFrame) -> pl.Series:
-        """Returns True for each of *records* with a key of which a result may not fit its type."""
+        """Returns True for each of *records* where a result of its key might not fit its type."""
         if not (refuses(records) and self.kernel.may_not_fit):
             return pl.repeat(value=False, n=records.height, dtype=pl.Boolean, eager=True)
         both = pl.concat([earlier, self.kernel.states_of(with_session(records, windows))])
         return self.kernel.doubtful(both, key_text(self._operator.key, both.schema)).tail(records.height)
 
     def _refusals(self, records: pl.DataFrame, moved: pl.DataFrame) -> pl.Series:
-        """Returns why the result of the session that each of *records* *moved* does not fit; null: it does."""
+        """Returns, for each of *records*, why the result of its session does not fit its type, or null if it fits.
+
+        *moved* are the states of the sessions that the records changed.
+        """
         if not (refuses(records) and self.kernel.may_not_fit):
             return none_of(records)
         problems = self.kernel.problems(self.kernel.results(moved))
@@ -227,9 +251,9 @@ class Aggregator:
         return records.select(group.alias(GROUP)).join(wrong, on=GROUP, how="left", maintain_order="left")[PROBLEM]
 
     def _updates_of(self, states: pl.DataFrame) -> pl.DataFrame:
-        """Returns *states* as updates.
+        """Returns *states* as updates: with their results, as `select` of the operator shows them.
 
-        States without results get them here. States whose results have a problem are set aside.
+        States whose results do not fit their types are set aside.
         """
         operator = self._operator
         results = states if {*operator.aggregates} <= {*states.columns} else self.kernel.results(states)
@@ -237,13 +261,13 @@ class Aggregator:
         if problems.null_count() < len(problems):
             self._sql.set_aside(results.with_columns(problems.alias(PROBLEM)).filter(problems.is_not_null()))
             results = results.filter(problems.is_null())
-        beside = ["_window_end"] if operator.windows else []
-        beside += [HELD] if HELD in results.columns else []
+        kept = ["_window_end"] if operator.windows else []
+        kept += [HELD] if HELD in results.columns else []
         results = results.with_columns(_window_end="window_end") if operator.windows else results
-        selected = self._sql.select(results, operator.select, keep=(*self.kernel.key, *META, *beside))
+        selected = self._sql.select(results, operator.select, keep=(*self.kernel.key, *META, *kept))
         return with_value(selected, tuple(operator.select))
 
-    def _kept(self, states: pl.DataFrame) -> pl.DataFrame:
+    def _with_group(self, states: pl.DataFrame) -> pl.DataFrame:
         if not self._in_sessions:
             return states
         return states.with_columns(key_text(self._operator.key, states.schema).alias(GROUP))
@@ -253,14 +277,14 @@ _NO_KEYS = pl.Series("_key", [], pl.String())
 
 
 def refuses(records: pl.DataFrame) -> bool:
-    """Returns True if a record whose result does not fit is set aside, and the state stays as it was.
+    """Returns True if a record whose result does not fit its type is set aside, and the state stays as it was.
 
-    False where *records* may replace others: the next one may take the value away again, so the state has to have it,
-    and only results are set aside.
+    Where *records* may replace others this is False: a later record may take the value away again, so the state has to
+    include it, and only the result is set aside.
     """
     return OLD not in records.columns
 
 
 def none_of(rows: pl.DataFrame) -> pl.Series:
-    """Returns a null text for each of *rows*."""
+    """Returns a series of null texts, one for each of *rows*."""
     return pl.Series([None], dtype=pl.String).new_from_index(0, rows.height)

@@ -1,7 +1,4 @@
-"""Runs operators that judge updates.
-
-It decides which updates go to tables, and keeps the newest update of each key.
-"""
+"""The base of operators that judge updates: each is sent on or suppressed, and the newest of each key is kept."""
 
 from __future__ import annotations
 
@@ -54,13 +51,19 @@ class JudgingStep(OperatorStep[Op]):
         return in_order_of(payload(columns), columns)
 
     def judged_rows(self, emitted: EmissionResult, window: Mapping[str, str] | None = None) -> Tables:
-        """Returns rows of `changes` and `suppressed`; *window* maps bounds to columns."""
+        """Returns rows of `changes` and `suppressed`.
+
+        *window* names the columns with the bounds of a window, by `window_start` and `window_end`.
+        """
         name = self.operator.name
         changes = changes_rows(name, emitted.judged, **(window or {}))
         return {"changes": changes, "suppressed": suppressed_rows(name, emitted.judged)}
 
     def state_rows(self, moves: Moves, window: Collection[str] = ()) -> Tables:
-        """Returns states that moved or are gone, as rows of their table; *window* are columns with their bounds."""
+        """Returns rows of `state_changes`: the states that changed or are gone.
+
+        *window* are the columns with the bounds of a window.
+        """
         name = self.operator.name
         if name not in moves.states:
             return {}
@@ -86,25 +89,23 @@ class JudgingStep(OperatorStep[Op]):
         )
         # A key that never had a state needs no row that ends it.
         dropped_with_state = dropped.filter(
-            dropped.is_in(self.shared.memory.states[name].of(dropped)["_key"].implode())
+            dropped.is_in(self.shared.memory.states[name].look_up(dropped)["_key"].implode())
         )
         gone = dropped_with_state.to_frame("key").select("key", operator=pl.lit(name), kind=pl.lit(STATE))
         return {STATE_CHANGES.name: pl.concat([moved, gone], how="diagonal")}
 
     def finished(self, records: pl.DataFrame, emitted: EmissionResult) -> pl.DataFrame:
-        """Returns the times of records that are finished.
+        """Returns the times of the records that the operator has finished.
 
-        They are those of *records*; where the operator holds updates and no operator reads it, those that it sends on.
+        As a rule these are *records*. An operator that holds updates, and that no other operator reads, finishes a
+        record only when it sends its update on.
         """
         waits = self.emission.holds and self.operator.name in self.shared.terminals
         return times_of(emitted.judged.emitted if waits else records)
 
 
 class KeyedStep(JudgingStep[Op]):
-    """An operator that judges the newest update of each key.
-
-    `by_time`: the newest by record time, not by arrival.
-    """
+    """An operator that judges the newest update of each key, by arrival, or with `by_time` by record time."""
 
     by_time = False
 
@@ -113,24 +114,18 @@ class KeyedStep(JudgingStep[Op]):
         """Returns *records*, or states, as updates of their keys."""
 
     def state_schema(self) -> dict[str, pl.DataType]:
-        """Returns the columns of its states.
-
-        They are those of the newest update of a key.
-        """
+        """Returns the columns of the operator's states: those of the newest update of a key."""
         updates = self.updates(self.judged_records(pl.DataFrame(schema=self.shared.schemas[self.operator.inputs[0]])))
         payload = {c: kind for c, kind in updates.schema.items() if not c.startswith("_")}
         return {**payload, **META_SCHEMA, HELD: pl.Boolean()}
 
     def judged_records(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Returns the records that it judges of those that it reads."""
+        """Returns those of *records* that are judged: by default all that the operator reads."""
         return records
 
     def prepare(self) -> None:
-        """Keeps the last sent update of each key.
-
-        Also its newest update, where that may be another.
-        """
-        # At once and by arrival, the update sent on last is all that later ones are compared with.
+        """Makes room for the last sent update of each key, and for its newest update where that may be another."""
+        # Where updates are sent at once and in order of arrival, later ones are only compared with the last sent one.
         keeps = self.emission.holds or self.by_time
         states = KeyedRows(self.state_schema(), key="_key") if keeps else None
         self.shared.memory.keep(self.operator.name, states)
@@ -158,7 +153,7 @@ class KeyedStep(JudgingStep[Op]):
         """Judges *updates* by the emission of the operator."""
         name, memory, emission = self.operator.name, self.shared.memory, self.emission
         emitter = Emitter(name, emission, memory, self.updates, remembers_deleted=self.by_time)
-        kept = newest_by_time(updates, memory.states[name].of(updates["_key"])) if self.by_time else updates
+        kept = newest_by_time(updates, memory.states[name].look_up(updates["_key"])) if self.by_time else updates
         if emission.holds:
             return emitter.hold(newest_per_key(kept), updates.height, updates["_key"].clear(), moves, moment)
         if self.by_time:
@@ -170,9 +165,9 @@ class KeyedStep(JudgingStep[Op]):
 def with_key(
     operator: Operator, records: pl.DataFrame, key: tuple[str, ...] | None = None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Splits *records* into those with a key, and rows of `dead_letters`.
+    """Splits *records* into those with a key, and rows of `dead_letters` for the others.
 
-    The key is `_key` unless *key* names its columns.
+    The key is the column `_key`, unless *key* names the columns that it consists of.
     """
     if key is not None:
         usable, bad = split(records, key_text(key, records.schema).is_not_null())

@@ -1,6 +1,6 @@
-"""Describes mistakes of an operator against the columns it reads.
+"""Describes mistakes in a topology file: where an operator does not fit the columns that it reads.
 
-They are by the key of the topology file. Only columns of records count: Tidemark's own columns beside them are neither
+Each mistake names the key of the file. Tidemark's own columns, which records have beside their fields, are neither
 accepted nor named.
 """
 
@@ -23,7 +23,8 @@ _NUMBER = "of a timestamp epoch_ms(...) and epoch_us(...) are numbers"
 class ColumnMistake:
     """A mistake of an operator in the topology file.
 
-    *key* is below the operator, empty for the whole of it; *problem* is what was seen there, and *remedy* what to do.
+    *key* is the key below the operator, or empty where the whole operator is wrong; *problem* is what was found there,
+    and *remedy* what to do.
     """
 
     key: str
@@ -32,14 +33,14 @@ class ColumnMistake:
 
 
 def reads(columns: Collection[str]) -> str:
-    """Returns the remedy for what names other columns than these."""
+    """Returns the remedy for a key that names columns which do not exist: the list of *columns* that do."""
     return f"it reads the columns {', '.join(columns)}"
 
 
 def unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Iterator[ColumnMistake]:
     """Yields a mistake for each key that names unknown columns.
 
-    *named* has the columns by key; they must be among *columns*.
+    *named* has, by key of the file, the columns that it names; *columns* are those that exist.
     """
     for key, names in named.items():
         if missing := outside(names, columns):
@@ -47,13 +48,16 @@ def unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Ite
 
 
 def of_any_type(key: str, wrong: Collection[str]) -> Schema:
-    """Returns the columns that *key* names where it is *wrong*."""
-    # A column of type Null fits every reader, so that a mistake is reported once.
-    return {part.removeprefix(f"{key}."): pl.Null() for part in wrong if part.startswith(f"{key}.")}
+    """Returns the columns that *key* defines by SQL that is wrong, with a type that fits every reader.
+
+    *wrong* are the keys of the operator with a mistake, such as `select.total`. So each mistake is reported once, and
+    not again by each reader of the column.
+    """
+    return {path.removeprefix(f"{key}."): pl.Null() for path in wrong if path.startswith(f"{key}.")}
 
 
 def of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
-    """Yields the mistakes in *texts*, SQL that reads *columns*, by key."""
+    """Yields the mistakes in *texts*: SQL expressions, by key of the file, that read *columns*."""
     records = pl.DataFrame(schema=dict(columns))
     for key, text in texts.items():
         try:
@@ -64,5 +68,5 @@ def of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Itera
             yield ColumnMistake(key, f"{text!r} {problem}", remedy)
             continue
         if reason := sql.misfit(text, records):
-            at = f"; {_NUMBER}" if "TIMESTAMP WITH TIME ZONE" in reason else ""
-            yield ColumnMistake(key, f"is {text!r}: {reason}", f"{reads(columns)}{at}")
+            hint = f"; {_NUMBER}" if "TIMESTAMP WITH TIME ZONE" in reason else ""
+            yield ColumnMistake(key, f"is {text!r}: {reason}", f"{reads(columns)}{hint}")

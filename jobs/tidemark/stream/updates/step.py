@@ -1,6 +1,6 @@
-"""Defines what the engine asks of an operator.
+"""The base of all kinds of operators: what the engine asks of an operator.
 
-It is the base of all operator kinds. A kind is one file of this folder, and one line of `registry.py`.
+A kind is one file in `stream/operate/`, and one line of its `registry.py`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,11 @@ from tidemark.stream.state.memory import HELD, Memory, Moves
 from tidemark.stream.updates.mistakes import ColumnMistake, Schema
 
 Reference = Callable[[str], pl.DataFrame]
-"""Reads the newest version of a Delta table that a join names.
-
-The argument is its place.
-"""
+"""Returns the rows of a Delta table that a join names; the argument is its path below the warehouse."""
 Origins = Mapping[str, str | None]
-"""The source column that each column is.
+"""For each column, the column of the source from which it is handed on unchanged; None where it is calculated."""
 
-None: it is calculated on the way.
-"""
-
-# Stands for the time of a run over no records, at start.
+# The times of a run over no records, at the start, which only finds the columns of the output.
 BEFORE_TIME = Moment(was_watermark_ms=None, watermark_ms=None, held_by=None, was_decided_at_ms=None, decided_at_ms=0)
 
 
@@ -40,12 +34,18 @@ BEFORE_TIME = Moment(was_watermark_ms=None, watermark_ms=None, held_by=None, was
 class Run:
     """The result of one operator in one batch.
 
-    `output`: the records that the next operators read; `times`: how many records of each record time and task it
-    finished; `counts`: updates by outcome; `rows`: the rows of its tables, by their name in an entry; `skipped`:
-    suppressed updates per task; `asserted`: all updates of an operator that judges them, sent on or not (those of a
-    table are its versions); clocks (epoch ms UTC): when it began, when its result was there, and how long (ms) it had
-    waited for a sibling branch before it began; of a source, `sample`: the fields of some records, and `disorder`:
-    records per bucket of their lag.
+    Attributes:
+        output: the records that the next operators read.
+        times: how many records the operator finished, by record time and task.
+        counts: updates by outcome.
+        rows: the rows of its tables, by their name in the journal entry.
+        skipped: suppressed updates, per task.
+        asserted: all updates that the operator judged, sent on or not. For a `table` they are its versions.
+        started_at_ms: when the operator began, epoch ms UTC.
+        finished_at_ms: when its result was there, epoch ms UTC.
+        queued_ms: how long it had waited for a sibling branch before it began.
+        sample: for a source, the fields of some records.
+        disorder: for a source, the number of records per bucket of their lag behind the watermark.
     """
 
     output: pl.DataFrame
@@ -63,11 +63,17 @@ class Run:
 
 @dataclass(frozen=True)
 class StepContext:
-    """The things that all operators of *topology* use.
+    """The things that all operators of a topology use.
 
-    `schemas` are those of their outputs, filled in order; `updates` names operators whose records are updates of a
-    table, and `terminals` those that no other operator reads. `event_times` has the columns of each operator's output
-    that are the event time of a source.
+    Attributes:
+        topology: the topology.
+        reference: reads joined Delta tables.
+        updates: the operators whose records are updates of a table.
+        terminals: the operators that no other operator reads.
+        event_times: by operator, the columns of its output that are the event time of a source.
+        sql: evaluates SQL, and collects the records for which it failed.
+        memory: the states.
+        schemas: the columns of each operator's output. Operators are prepared in order, and each adds its own.
     """
 
     topology: Topology
@@ -81,15 +87,12 @@ class StepContext:
 
     @property
     def failed(self) -> list[pl.DataFrame]:
-        """Returns the records for which SQL failed in this run.
-
-        A result that is repeated has failed before, and is omitted.
-        """
+        """The records for which SQL failed in this run, without repeated results, which have failed before."""
         return [rows.filter(HELD) if HELD in rows.columns else rows for rows in self.sql.failed]
 
     @property
     def failed_n(self) -> int:
-        """Counts the records of `failed`."""
+        """The number of records in `failed`."""
         return sum(rows.height for rows in self.failed)
 
 
@@ -109,23 +112,23 @@ class OperatorStep(ABC, Generic[Op]):
     def mistakes(operator: Op, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterable[ColumnMistake]:
         """Returns what does not fit the *columns* that *operator* reads.
 
-        The *wrong* keys of *operator* were refused before.
+        *sql* checks expressions; the *wrong* keys of the operator were refused already.
         """
         return ()
 
     @staticmethod
     def meaning(operator: Op) -> dict[str, str]:
-        """Returns the meaning of each thing that *operator* keeps, by name.
+        """Returns a text for each thing that *operator* keeps, by its name: "an aggregate by country over 1h windows".
 
-        The words differ when the meaning does.
+        If the text differs after a change of the topology file, what was kept does not fit any more.
         """
         return {}
 
     @staticmethod
     def key(operator: Op) -> tuple[str, ...] | None:
-        """Returns the columns by which *operator* keeps rows or their order.
+        """Returns the columns of the key by which *operator* keeps rows, or the order of rows.
 
-        Empty: the record's key. None: it keeps neither.
+        The result is empty where this is the record's key, and None where the operator keeps neither.
         """
         return None
 
@@ -136,45 +139,42 @@ class OperatorStep(ABC, Generic[Op]):
 
     @staticmethod
     def key_of_error(operator: Op, error: Exception) -> str:
-        """Returns the key of *operator* that *error* of its run is about.
-
-        Empty where *error* is about the whole operator.
-        """
+        """Returns the key of the topology file that *error* of a run is about, or empty for the whole operator."""
         return ""
 
     @staticmethod
     def origins(operator: Op, read: Origins) -> Origins:
-        """Returns where the columns that *operator* hands on come from.
+        """Returns the origins of the columns that *operator* hands on, and of its key.
 
-        Its key is included; *read* has the origins of the columns that it reads.
+        *read* has the origins of the columns that it reads.
         """
         return read
 
     @staticmethod
     def comment(operator: Op, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Returns a description of *column* of its output.
+        """Returns a description of *column* in the output of *operator*.
 
-        *read* are the columns that it reads; *ask* returns the description in another operator.
+        *read* are the columns that the operator reads; *ask* returns the description of the column in another operator.
         """
         return ask(operator.inputs[0])
 
     def compared(self) -> tuple[str, ...] | None:
-        """Returns the columns of an update, or the SQL, by which it counts as unchanged; None if it judges none."""
+        """Returns the columns, or SQL, whose values decide if an update counts as unchanged; None if none is judged."""
         return None
 
     def prepare(self) -> None:
-        """Prepares the states of the operator.
+        """Makes room for the states of the operator.
 
         Raises:
-            InvalidArgument: It does not fit what it reads.
+            InvalidArgument: the operator does not fit the columns that it reads.
         """
 
     def kept_columns(self) -> Schema:
-        """Returns the columns of what it keeps between batches, whose types must stay."""
+        """Returns the columns of the states that are kept between batches, whose types must not change."""
         return {}
 
     def schema(self) -> Mapping[str, pl.DataType]:
-        """Returns the columns of its output, from a run over no records."""
+        """Returns the columns of the output, which a run over no records finds."""
         inputs = [pl.DataFrame(schema=self.shared.schemas[name]) for name in self.operator.inputs]
         return self.run(inputs, Moves(), BEFORE_TIME).output.schema
 

@@ -1,7 +1,7 @@
 """Takes back what operators remember of updates that the table of a sink refused.
 
-An operator suppresses an update that is equal to the last one sent on. If a table refused that one, the table still has
-the last row that it accepted, so later updates are compared with that row.
+An operator suppresses an update that is equal to the last one that it sent. If the sink's table refused that one, the
+table still has the row before. So later updates have to be compared with the row that was accepted last.
 """
 
 from __future__ import annotations
@@ -17,11 +17,22 @@ from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import StepContext
 
 UNEQUAL = ""
-"""The stored value of a key whose readers have different values: no update is equal to it."""
+"""The stored value of a key whose last accepted value is not known, or not the same for all readers.
+
+No update is equal to it, so the next one is sent.
+"""
 
 
 def take_back(sink: Operator, shared: StepContext, records: pl.DataFrame, is_accepted: pl.Series, moves: Moves) -> None:
-    """Changes what *moves* stores for keys of which the table of *sink* refused the last of *records*."""
+    """Changes the last sent updates in *moves* for keys whose newest record the table of *sink* refused.
+
+    Args:
+        sink: the sink whose table refused records.
+        shared: has the topology.
+        records: all records that the sink got in the batch.
+        is_accepted: whether the table accepted each of *records*.
+        moves: the changes of states by the batch.
+    """
     outcomes = records.select("_key", is_accepted.alias("_accepted")).group_by("_key")
     keys = outcomes.agg(pl.col("_accepted").last().alias("_last"), pl.col("_accepted").any().alias("_any"))
     refused = keys.filter(~pl.col("_last"))
@@ -29,16 +40,18 @@ def take_back(sink: Operator, shared: StepContext, records: pl.DataFrame, is_acc
         stored = moves.stored.get(name)
         if stored is None:
             continue
-        # If the batch has no accepted update of the key, the row stored before is the last accepted one.
+        # If the batch has no accepted update of the key, the update stored before the batch is the last accepted one,
+        # and stays.
         unequal = refused.filter("_any") if _reads_alone(shared.topology, sink, name) else refused
-        is_refused, is_unequal = (pl.col("key").is_in(each["_key"].implode()) for each in (refused, unequal))
+        is_refused = pl.col("key").is_in(refused["_key"].implode())
+        is_unequal = pl.col("key").is_in(unequal["_key"].implode())
         moves.stored[name] = pl.concat([stored.filter(~is_refused), _unequal(stored.filter(is_unequal))])
 
 
 def take_back_later(shared: StepContext, refused: Mapping[str, Sequence[str]]) -> dict[str, pl.DataFrame]:
-    """Changes what the memory stores for keys that tables *refused* after their batch was decided, by sink.
+    """Changes the last sent updates in memory for keys that tables refused after their batch had been decided.
 
-    The row that a table accepted before is no longer known then.
+    The row that a table had accepted before is no longer known then. *refused* has the keys by sink.
 
     Returns:
         The changed rows by operator, for the journal.
@@ -47,7 +60,7 @@ def take_back_later(shared: StepContext, refused: Mapping[str, Sequence[str]]) -
     for name, keys in refused.items():
         for operator in _judging(shared.topology, shared.topology.operators[name]):
             stored = shared.memory.stored[operator]
-            rows = _unequal(stored.of(pl.Series(keys, dtype=pl.String).unique()))
+            rows = _unequal(stored.look_up(pl.Series(keys, dtype=pl.String).unique()))
             if rows.height:
                 stored.put(rows)
                 changed[operator] = pl.concat([changed.get(operator, rows.clear()), rows])
@@ -65,7 +78,7 @@ def _judging(topology: Topology, sink: Operator) -> list[str]:
 
 
 def _reads_alone(topology: Topology, sink: Operator, name: str) -> bool:
-    """Returns True if all that the operator *name* sends on is seen by *sink* alone."""
+    """Returns True if nothing but *sink* gets to see the updates of the operator *name*."""
     for reader in topology.operators.values():
         if name not in reader.inputs or reader.name == sink.name:
             continue

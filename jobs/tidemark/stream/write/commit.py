@@ -1,10 +1,10 @@
-"""Carries out a batch of the journal: commits and measures it.
+"""Carries out a decided batch: writes its rows to tables and topics, and measures that.
 
-A batch is a list of writes (`writes.py`). Each ends the latency of the operators that it shows. At last come the
-records that a topic or table refused; then small files of a table may be compacted.
+A batch is a list of writes (`writes.py`). An operator's latency ends with the write that makes its rows visible.
+Records that a topic or table refused are written last. After that small files of a table may be compacted.
 
-A write that was done before is skipped, so a batch may be carried out again from any point. Ledgers and measurements
-wait for the next flush (`flushing.py`). Each step has a name; tests stop a driver there.
+A write that was done before is skipped, so a batch can be carried out again from any point. Measurements and proofs
+wait for the next flush (`flushing.py`). Each step reports its name to the fence, at which tests stop a driver.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Ended:
     """How a write ended.
 
     Attributes:
-        at_ms: the clock after it, epoch ms; when a table got it, if it had it before.
+        at_ms: when it ended, epoch ms. If a table had the batch already, when the table got it.
         refused: rows of `dead_letters` for the records that the topic or table refused.
     """
 
@@ -74,12 +74,12 @@ class Ended:
 
 
 STEP_MS = 1_000
-"""A wall clock that moved by so much against the boot clock within a batch was set; less is how long a write took."""
+"""If the wall clock moves by so much against the boot clock within a batch, it was set by hand or by NTP."""
 
 
 @dataclass(frozen=True)
 class BootInstants:
-    """Places instants of a batch, epoch ms, on the boot clock of the driver that read them.
+    """Converts instants of a batch, epoch ms, to the boot clock of the driver that read them.
 
     Attributes:
         decided_by: the epoch of the driver that decided the batch.
@@ -97,7 +97,10 @@ class BootInstants:
 
     @classmethod
     def of(cls, batch: MicroBatch, epoch: int, *, carried_ms: int, carried_boot_ms: int) -> BootInstants:
-        """Returns the clocks of *batch*, which the driver *epoch* began to carry out at *carried_ms*."""
+        """Returns the clocks for *batch*, which the driver *epoch* began to carry out at *carried_ms*, epoch ms.
+
+        *carried_boot_ms* is the same instant by the boot clock.
+        """
         decided_offset_ms, own_offset_ms = batch.started_at_ms - batch.started_boot_ms, carried_ms - carried_boot_ms
         if epoch == batch.epoch and abs(own_offset_ms - decided_offset_ms) < STEP_MS:
             own_offset_ms = decided_offset_ms
@@ -108,8 +111,8 @@ class BootInstants:
         return {"finished_boot_ms": at_ms - self.decided_offset_ms, "finished_epoch": self.decided_by}
 
     def of_write(self, at_ms: int, boot_ms: int) -> Clocks:
-        """Returns the columns for *at_ms*, when a write ended. *boot_ms* is the boot clock now."""
-        # What the driver before had written keeps the time of its commit.
+        """Returns the columns for a write that ended at *at_ms*, epoch ms; *boot_ms* is the boot clock now."""
+        # A write of the driver before keeps the time of its commit, by that driver's clock.
         if self.epoch != self.decided_by and at_ms < self.carried_ms:
             return self.of_decided(at_ms)
         offset_ms = at_ms - boot_ms
@@ -122,7 +125,20 @@ class BootInstants:
 
 
 class BatchCommitter:
-    """Commits the batches of *sub* into its folder *home* of tables."""
+    """Carries out the batches of a sub-topology.
+
+    Args:
+        sub: the sub-topology.
+        home: the folder of its tables.
+        committer: commits rows to tables.
+        flushing: keeps facts until their tables have them.
+        measurer: makes the rows of facts.
+        broker: sends records to topics.
+        fence: refuses a write where the lease is lost, and repeats one that a disk rejects; it has the clock.
+        tables: knows the constraints of the tables of sinks.
+        timeline: records what the driver does.
+        epoch: the number of the driver's lease.
+    """
 
     def __init__(
         self,
@@ -178,16 +194,14 @@ class BatchCommitter:
         recovers: bool = False,
         done_at_ms: int | None = None,
     ) -> None:
-        """Commits the data of *entry* and measures its facts.
-
-        The facts wait for the next flush.
+        """Writes the rows of *entry* to tables and topics, and measures that. The measurements wait for the next flush.
 
         Args:
             entry: the journal entry.
-            publishers: send large outputs to topics. None: the driver sends all.
-            recovers: an earlier driver decided the batch and was killed.
-            done_at_ms: when Spark recorded the batch as done, epoch ms; nothing is sent to topics again. None: it may
-                not have been done.
+            publishers: send large outputs to topics. If it is None, the driver sends all.
+            recovers: True if an earlier driver decided the batch and was killed.
+            done_at_ms: when Spark recorded the batch as done, epoch ms: then nothing is sent to topics again. None if
+                the batch may not have been done.
         """
         self._fence.reached("decided")
         carried_ms = self._fence.clock()
@@ -206,8 +220,8 @@ class BatchCommitter:
             else:
                 ended = self._carry_out(write, entry.batch_id, publishers)
             refused += ended.refused
-            # An operator waits for siblings and the journal from its own result until the entry is carried out. It
-            # waits for siblings again from the commit of the changes until its own turn.
+            # An operator waits twice: from its result until its entry begins to be carried out, for its siblings and
+            # for the journal; and from the commit of `changes` until its own write, for the writes before it.
             for name in write.shows:
                 own_ms = clocks[name]["finished_at_ms"]
                 waited_ms = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
@@ -229,7 +243,7 @@ class BatchCommitter:
             self._fence.reached(f"compacted {compacted.name}")
 
     def _carry_out(self, write: Write, batch_id: int, publishers: Publishers | None = None) -> Ended:
-        """Carries out a *write* of *batch_id*; a table that has the batch skips it."""
+        """Carries out a *write* of *batch_id*, unless the table has the batch already."""
         self._timeline.begin(SegmentOwner.TARGET, write.place)
         ended = self._carried_out(write, batch_id, publishers)
         self._timeline.begin(SegmentOwner.ENGINE)
@@ -269,7 +283,7 @@ class BatchCommitter:
         return at_ms
 
     def _append_accepted(self, write: AppendAccepted, batch_id: int) -> Ended:
-        """Appends the rows that the table accepts, and a row that says which windows are closed."""
+        """Appends the rows that the table accepts, and a row that tells which windows are closed."""
         sink, offered, path = write.sink, write.offered, self._home / write.target
 
         def accept(constraints: tuple[Constraint, ...]) -> tuple[Rows, Notes]:
@@ -301,22 +315,22 @@ class BatchCommitter:
         return at_ms
 
     def _recall(self, offered: LateRefusals) -> None:
-        """Finds the rows of *offered* that were refused when the batch was committed."""
+        """Finds out which rows of *offered* the table refused when the batch was committed."""
         offered.accept_as_noted(self._committer.noted(offered.folder, offered.batch_id, NOTE))
 
     def _refused_by(self, offered: LateRefusals) -> list[pl.DataFrame]:
-        """Returns the refused rows of *offered*; the next batch takes their keys."""
+        """Returns the refused rows of *offered*, and keeps their keys for the next batch."""
         refused = offered.refused or []
         for rows in refused:
             self._keep_refused(offered.sink.name, rows["key"].drop_nulls().cast(pl.String))
         return refused
 
     def _keep_refused(self, sink: str, keys: Iterable[str]) -> None:
-        """Keeps the *keys* of updates that the table of *sink* refused for the next batch."""
+        """Keeps, for the next batch, the *keys* of updates that the table of *sink* refused."""
         self.refused[sink] = (*self.refused.get(sink, ()), *keys)
 
     def recall_refused(self, entry: Entry) -> None:
-        """Finds again which keys tables refused after *entry*, which was carried out, had been decided."""
+        """Finds out, after a restart, which keys tables refused after *entry* had been decided."""
         if self._dead_letters.newest(self._home / DEAD_LETTERS.name) != entry.batch_id:
             return
         for write in self._writes.of(entry):
@@ -325,7 +339,7 @@ class BatchCommitter:
                 self._refused_by(write.offered)
 
     def _undeliverable(self, entry: Entry, refused: Sequence[pl.DataFrame]) -> AppendRows | None:
-        """Returns the write of the refused records of *entry*: those that were *refused* since it was decided, too."""
+        """Returns the write of all records of *entry* that were refused: when it was decided, and since (*refused*)."""
         rows = entry.tables.get(COMMITTED_WITH_BATCH)
         if refused := [each for each in refused if each.height]:
             since = pl.concat(refused).with_columns(decided_at=pl.lit(entry.notes.decision.batch.decided_at_ms))
@@ -334,7 +348,7 @@ class BatchCommitter:
         return None if rows is None else AppendRows(target=COMMITTED_WITH_BATCH, rows=rows)
 
     def _publish(self, outgoing: OutgoingRows, publishers: Publishers | None) -> list[pl.DataFrame]:
-        """Sends *outgoing* to its topic, on *publishers* if it is large.
+        """Sends *outgoing* to its topic; *publishers* do it if there are many records.
 
         Returns:
             Rows of `dead_letters` for the records that the topic refused.
@@ -344,7 +358,7 @@ class BatchCommitter:
         return self._broker.publish(outgoing)
 
     def _with_closed(self, rows: Rows | None, path: Path, closed: ClosedRows | None, batch_id: int) -> Rows | None:
-        """Returns *rows* with a row for the windows that are *closed*, for the table at *path*."""
+        """Returns *rows* for the table at *path*, with a row that tells which windows are *closed*."""
         if closed is None:
             return rows
         mark = closed_row(closed, pa.schema(DeltaTable(str(path)).schema().to_arrow()), batch_id)
@@ -357,9 +371,9 @@ class BatchCommitter:
         return pl.concat([pl.DataFrame(rows), own], how="diagonal").to_arrow()
 
     def refresh(self, progress: StreamProgress, *, at_once: bool = False) -> None:
-        """Merges tables with current rows up to the batch of *progress*.
+        """Merges rows up to the batch of *progress* into the tables with the current row of each key.
 
-        Merges those that are due, or all of them *at_once*.
+        Only tables that are due are merged, or all of them *at_once*.
         """
         for merge in self._current_tables.merges(progress, at_once=at_once):
             self._carry_out(merge, progress.batch_id)
@@ -368,10 +382,7 @@ class BatchCommitter:
 
     @property
     def refresh_at_ms(self) -> int | None:
-        """Returns when a table with current rows is next due.
-
-        By the clock, epoch ms; None: all rows are merged.
-        """
+        """When the next merge into a table with current rows is due, epoch ms, or None if all rows are merged."""
         return self._current_tables.due_at_ms
 
     def _record_commit(self, name: str, batch_id: int) -> None:
@@ -390,12 +401,12 @@ def shown(clock: Clocks, finished_ms: int, *waited_ms: int, recovers: bool) -> C
     """Returns the clocks of an operator whose rows became visible.
 
     Args:
-        clock: the operator's clocks before.
-        finished_ms: when its rows became visible, epoch ms. What an earlier driver committed did not wait for this
-            one: the operator's result counts if it is later.
-        waited_ms: how long it waited, ms; less than 0 counts as 0. The sum counts up to the time that passed since the
-            operator's result.
-        recovers: an earlier driver decided the batch and was killed.
+        clock: the clocks of the operator when it had its result.
+        finished_ms: when its rows became visible, epoch ms. If an earlier driver committed them, this may be before the
+            operator's result here, which then counts.
+        waited_ms: the times for which it waited; negative ones count as 0. Their sum is cut to the time that has passed
+            since the operator's result.
+        recovers: True if an earlier driver decided the batch and was killed.
     """
     shown_ms = max(finished_ms, clock["finished_at_ms"])
     return {
@@ -409,17 +420,17 @@ def shown(clock: Clocks, finished_ms: int, *waited_ms: int, recovers: bool) -> C
 def appended(
     home: Path, operator: Operator | None, name: str, rows: pa.Table, batch_id: int
 ) -> tuple[Path, pa.Table] | None:
-    """Returns the table for rows of a journal entry, and its rows.
+    """Returns the path of the table to which *rows* of a journal entry are appended, and the rows in its columns.
 
     Args:
-        home: folder of the tables.
-        operator: the operator that made the rows. None: no operator has this name.
-        name: name of the rows in the entry.
+        home: the folder of the tables.
+        operator: the operator with this name, if there is one.
+        name: the name of the rows in the entry.
         rows: the rows in the entry.
-        batch_id: number of the entry's batch.
+        batch_id: the number of the batch.
 
     Returns:
-        None if the rows belong to no table, or are not appended as they are.
+        None if the rows belong to no table, or are not simply appended.
     """
     if operator is None:
         return (home / table_of(name), rows) if table_of(name) in TABLES else None

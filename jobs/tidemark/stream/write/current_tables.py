@@ -1,8 +1,8 @@
-"""Merges changes into tables with current rows every `refresh`.
+"""Merges changes into tables that have the current row of each key, at intervals of `refresh`.
 
-A batch only appends its changes; the view over the table and its changes is exact at once.
+A batch only appends its changes to a second table. A view over both tables shows the current rows at once.
 
-Purpose: the cost of a batch depends on the number of changed keys, not on the size of the table.
+Purpose: the cost of a batch depends on the number of changed keys, and not on the size of the table.
 
 How it works: `changes_of_T` gets the rows of each batch, as any table does. A merge replaces the rows of T that have
 the keys of rows appended since the last merge. Delta's transaction in T is the newest batch that T shows: a merge that
@@ -43,17 +43,19 @@ log = logging.getLogger(__name__)
 LEAST_FILES = 10
 """Fewer files are not worth a commit that removes them."""
 READER_MS = 60_000
-"""Rows that a table shows stay in its changes for so long.
-
-A reader opens one of the two tables, and then the other.
-"""
+"""How long merged rows stay in the table of changes: a reader opens one of the two tables, and then the other."""
 
 
 class CurrentTables:
-    """Merges the tables with current rows of *sub* in the folder *home*.
+    """Merges changes into the tables of a sub-topology that have current rows.
 
-    *measurer* names the batch in rows; *fence* reports each step that is done and has the clock; *tables* knows the
-    constraints of the tables.
+    Args:
+        sub: the sub-topology.
+        home: the folder of its tables.
+        committer: commits to tables.
+        measurer: adds the columns that name a batch to rows.
+        fence: reports each finished step, and has the clock.
+        tables: knows the constraints of the tables.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class CurrentTables:
 
     @property
     def due_at_ms(self) -> int | None:
-        """When the next merge is due, epoch ms; None: all rows show."""
+        """When the next merge is due, epoch ms, or None if all rows are merged."""
         waiting = (sink for sink in self._sinks if sink.name in self._waiting)
         # A table that this driver has not merged yet is due at 0, which is at once.
         due_times_ms = (self._merged_at_ms.get(sink.name, -sink.refresh_ms) + sink.refresh_ms for sink in waiting)
@@ -107,10 +109,11 @@ class CurrentTables:
         return merged_at_ms is None or not 0 <= self._fence.clock() - merged_at_ms < sink.refresh_ms
 
     def _merge(self, sink: Sink, progress: StreamProgress) -> Iterator[MergeRows]:
-        """Yields the merge that brings the table of *sink* up to the batch of *progress*; nothing if it is there."""
+        """Yields the merge that brings the table of *sink* up to the batch of *progress*, if there is anything new."""
         path, changes = self._home / str(sink.table), self._home / str(sink.appends_to)
         if sink.name not in self._merges:
-            # It is unknown when an earlier driver merged; now is the latest instant, so no reader loses rows.
+            # It is not known when an earlier driver merged. The latest possible instant is now: so no reader loses
+            # rows.
             newest = self._committer.newest(path)
             self._merges[sink.name] = [] if newest is None else [(self._fence.clock(), newest)]
         merges = self._merges[sink.name]
@@ -151,14 +154,11 @@ class CurrentTables:
         return refused
 
     def _remove(self, changes: Path, merged: int) -> None:
-        """Removes files of *changes* whose rows the table all shows.
-
-        They have no rows of batches after *merged*.
-        """
+        """Removes the files of *changes* that have no rows of batches after *merged*: all of them are merged."""
         old = [file for file in files_of(changes) if file.newest_batch is not None and file.newest_batch <= merged]
         if len(old) < LEAST_FILES:
             return
-        # After the listing, so that it fails if another process has written rows into the table.
+        # The table is opened again after its files were listed: this fails if another process has written to it.
         self._committer.open_anew(changes)
         self._committer.check_lease()
         try:
@@ -170,10 +170,7 @@ class CurrentTables:
 
 
 def _after(changes: Path, merged: int | None) -> pl.DataFrame:
-    """Returns rows of *changes* of batches after *merged*, by batch.
-
-    None: of all batches.
-    """
+    """Returns the rows of *changes* of batches after *merged*, or of all batches if it is None, in order of batches."""
     rows = scan(changes)
     if merged is not None:
         rows = rows.filter(pl.col("batch_id") > merged)

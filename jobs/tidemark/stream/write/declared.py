@@ -46,11 +46,11 @@ def tables_written(sub: SubTopology) -> dict[str, Access]:
 
 
 def tables_alone(home: Path, sub: SubTopology) -> list[str]:
-    """Returns the names of tables that only the driver may write."""
+    """Returns the names of the tables of *sub* that only its driver may write."""
     # In an object store only one process may write a table into which a driver commits its batches.
     if isinstance(home, ObjectPath):
         return outside(table_names(sub), {HEARTBEATS.name})
-    # A driver takes every row of these tables for one of its stream.
+    # A driver relies on having written every row of these tables itself.
     changes = [o.appends_to for o in sub.operators if o.appends_to and o.appends_to != o.output_table]
     return [*_hops(sub), *changes]
 
@@ -62,9 +62,9 @@ def _hops(sub: SubTopology) -> list[str]:
 def create_tables(
     home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]], *, without: Collection[str] = ()
 ) -> None:
-    """Creates the missing Delta tables that the driver of *sub* writes, without those that it has no rows for.
+    """Creates the Delta tables that the driver of *sub* writes and that do not exist yet, but for those in *without*.
 
-    *schemas* are those of the operators' outputs, by operator.
+    *schemas* has the columns of each operator's output.
     """
     for declared in declared_tables(home, sub, schemas):
         if declared.path.name not in without:
@@ -74,7 +74,7 @@ def create_tables(
 def declared_tables(
     home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]
 ) -> Iterator[DeclaredTable]:
-    """Yields the tables of `create_tables` without creating them."""
+    """Yields the tables that `create_tables` would create."""
     for table in _OWN:
         log = KEPT_LOG if table is CHANGES else SHORT_LOG
         yield DeclaredTable(home / table.name, arrow_schema(table), table.row, log)
@@ -86,7 +86,7 @@ def declared_tables(
 def _declared_output(
     path: Path, operator: HandingOut, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]
 ) -> Iterator[DeclaredTable]:
-    """Yields the tables for the rows of *operator*, that at *path* first."""
+    """Yields the tables that *operator* needs for its rows, the one at *path* first."""
     match operator:
         case Repartition():
             yield DeclaredTable(path, arrow_schema(HOP), HOP.row, HOP_LOG)
@@ -100,10 +100,7 @@ def _declared_output(
 
 
 def _declared_sink(home: Path, sink: Sink, schema: pa.Schema) -> Iterator[DeclaredTable]:
-    """Yields the table of *sink*.
-
-    If the sink keeps current rows, also yields the table of rows that it may not show yet.
-    """
+    """Yields the table of *sink*, and, if it has current rows, the table of changes that are to be merged into it."""
     own = [field for field in schema if field.name not in OF_REPLACING]
     yield DeclaredTable(
         home / str(sink.table), pa.schema(own) if sink.key else schema, f"records of the sink {sink.name}"

@@ -1,15 +1,15 @@
-"""Moves facts from the journal to their tables, many batches at once.
+"""Moves facts (measurements and proofs) from the journal to their tables, those of many batches at once: a flush.
 
-How it works: the journal entry of each batch has the facts of the batch before it. A flush before the next entry writes
-the newest facts to a file of their own first, so that no clock is read again. Then each table gets one commit for all
-batches that it does not have, `batches` last. The commit's transaction names the newest of these batches. So the next
-flush completes a flush that was interrupted, and a driver starts with a flush.
+How it works: the journal entry of each batch has the facts of the batch before it. If a flush comes before the next
+entry, it writes the newest facts to a file of their own first, so that no clock is read again. Then each table gets one
+commit for all batches that it lacks, `batches` last. The transaction of the commit names the newest of these batches.
+So if a flush is interrupted, the next one completes it; a driver starts with a flush.
 
-Tables that outside readers do not read together with other tables (SELDOM) are committed in one of six flushes, and
-once a minute at least.
+Tables that nobody reads together with other tables (SELDOM) are committed in one of six flushes, and at least once a
+minute.
 
-If no batch follows for a while, a flush comes early, since the facts of the newest batch are in no file yet: until then
-checks wait for them, and pages lack them.
+If no batch follows for a while, a flush comes early. Until then the facts of the newest batch are in no file: checks
+would wait for them, and pages would lack them.
 """
 
 from __future__ import annotations
@@ -42,28 +42,30 @@ WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 """
 
 SELDOM_MS = 60_000
-"""Longest time between commits of SELDOM tables, and least time between flushes in an object store.
-
-A commit costs requests there.
-"""
+"""Longest time between commits of SELDOM tables, and shortest between flushes in an object store, where they cost."""
 SELDOM = frozenset({LATENCY_MINUTES.name, PARTITION_BATCHES.name})
 IN_ONE_OF = 6
 NEWEST_MS = 12_000
-"""Longest time for which facts of the newest batch are in no file.
+"""Longest time for which the facts of the newest batch are in no file.
 
-A check waits for them for 15 s. With a batch each ten seconds they are in the next entry by then. In an object store
-they wait for the next flush.
+A check waits 15 s for them. With a batch every ten seconds they are in the next entry by then. In an object store they
+wait for the next flush.
 """
 
 
 class Flusher:
-    """Keeps the facts of a stream's batches until its tables have them.
+    """Keeps the facts of a stream's batches until its tables have them. Batches and a timer may flush at the same time.
 
-    The tables in *home* get them every *every_ms*. *journal* is the folder of the entries, *facts* its files of facts.
-    A batch and a timer may call for a flush at the same time.
+    Args:
+        home: the folder of the tables.
+        journal: the folder of the journal.
+        facts: the files of facts in it.
+        committer: commits to tables.
+        every_ms: the time between two flushes.
+        fence: reports each finished step, and repeats a write that a disk rejects.
 
     Attributes:
-        flushed: the newest batch up to which tables have all facts; -1: none.
+        flushed: the newest batch up to which all tables have all facts, or -1 if there is none.
         newest_batches: per table, the newest batch that it has.
     """
 
@@ -96,10 +98,7 @@ class Flusher:
         self.newest_batches: dict[str, int] = {}
 
     def begin(self, newest: Entry | None, now_ms: int) -> None:
-        """Continues after the *newest* entry of the journal.
-
-        The driver before ended with this entry, which is carried out by now. *now_ms* is the clock.
-        """
+        """Begins after the *newest* entry of the journal, which is carried out by now. *now_ms* is the clock."""
         files = self._facts.newest()
         of_entry = newest.notes.facts.newest_batches if newest and newest.notes.facts else {}
         of_files = (files.notes.newest_batches if files else None) or {}
@@ -111,14 +110,14 @@ class Flusher:
         self._carried_out = newest.batch_id if newest else -1
 
     def has_facts_of(self, entry: Entry) -> bool:
-        """Returns True if a file has the facts of *entry*'s batch."""
-        # Facts are measured after the commits, so the batch was carried out then.
+        """Returns True if a file has the facts of the batch of *entry*, which then was carried out."""
+        # Facts are measured only after all commits of the batch.
         return entry.batch_id in self._facts.batches()
 
     def with_facts(self, entry: Entry) -> Entry:
-        """Returns *entry* with the previous batch's facts unless a file has them."""
+        """Returns *entry* with the facts of the batch before it, unless a file has these."""
         last = self._last
-        # Facts of the last batch go into this entry, so that a batch costs one write to the journal.
+        # So each batch costs only one write to the journal.
         tables = {f"{FACTS}{name}": rows for name, rows in last.tables.items()} if last else {}
         notes = FactsNotes(
             batch_id=last.batch_id if last else None,
@@ -128,10 +127,7 @@ class Flusher:
         return Entry(entry.batch_id, {**entry.tables, **tables}, replace(entry.notes, facts=notes))
 
     def take(self, entry: Entry, facts: Mapping[str, pa.Table]) -> None:
-        """Takes the *facts* of the batch of *entry*, which was carried out.
-
-        The journal has those of the batch before it.
-        """
+        """Keeps the *facts* of the batch of *entry*, which was carried out; earlier facts are in the journal."""
         with self._lock:
             # Before the first flush, and after a failed one, nothing is kept here: the next flush reads the journal.
             if self._waiting is not None:
@@ -153,9 +149,9 @@ class Flusher:
             self._compactor.committed(self._home / table_of(name))
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Flushes if the last flush was `every_ms` before *now_ms*, or the newest batch NEWEST_MS before it.
+        """Flushes if the last flush is `every_ms` ago at *now_ms*, or the newest batch NEWEST_MS.
 
-        Also flushes if the clock was set back since the last flush.
+        If the clock was set back since the last flush, this flushes, too.
         """
         with self._lock:
             if self._flushed_at_ms is None:
@@ -189,7 +185,7 @@ class Flusher:
         if self._waiting is None:
             self._waiting = self._read()
         if self._is_broken_off:
-            # A new file of facts counts on the commits that the one before it promised.
+            # The flush that was interrupted has to be completed before another file of facts is written.
             self._commit_all(self._waiting)
         if self._last is not None:
             self._write_last(self._last, is_whole=is_whole)
@@ -200,10 +196,7 @@ class Flusher:
             self._fence.reached(f"compacted {compacted.name}")
 
     def _write_last(self, last: Entry, *, is_whole: bool) -> None:
-        """Writes the facts of the newest batch into a file.
-
-        The file also names the batches that the tables will have after the flush.
-        """
+        """Writes the facts of the newest batch to a file, which also says which batches tables have after the flush."""
         assert self._waiting is not None
         self._wait(last.batch_id, last.tables)
         names = self._waiting.keys() - (frozenset() if is_whole else SELDOM)
@@ -215,7 +208,7 @@ class Flusher:
         self._fence.reached("measured")
 
     def _read(self) -> dict[str, dict[int, Rows]]:
-        """Reads rows of carried-out batches in the journal, by table and batch."""
+        """Returns the rows in the journal that tables lack, of batches that were carried out, by table and batch."""
         in_journal = unflushed(self._journal)
         self.flushed = max(self.flushed, in_journal.flushed)
         waiting = {name: in_journal.of(self._home / name)[1] for name in in_journal.rows}
@@ -251,10 +244,7 @@ class Flusher:
         self._fence.reached(f"committed {name}")
 
     def _one_batch(self, path: Path, by_batch: ByBatch) -> Rows:
-        """Returns the rows of all batches in one.
-
-        They are files if the rows of any batch are.
-        """
+        """Returns the rows of all batches together: as files if the rows of any batch are files."""
         files: list[File] = []
         others: list[pa.Table] = []
         for _, rows in sorted(by_batch.items()):

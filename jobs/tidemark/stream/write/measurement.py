@@ -46,10 +46,11 @@ from tidemark.stream.journal.task_run import TaskRun
 from tidemark.stream.journal.unflushed import as_frame
 
 Clocks = Mapping[str, int]
-"""The clocks of an operator in a batch, epoch ms UTC.
+"""The clocks of an operator in a batch.
 
-They are `started_at_ms`, `finished_at_ms`, `queued_ms` (a duration), and whether these were `recovered`.
-`finished_boot_ms` is `finished_at_ms` by the boot clock of the driver `finished_epoch`, ms.
+`started_at_ms` and `finished_at_ms` are epoch ms UTC, and `queued_ms` is a duration. `recovered` says if they were
+measured by a driver that carried out a batch of an earlier one. `finished_boot_ms` is `finished_at_ms` by the boot
+clock of the driver with the epoch `finished_epoch`.
 """
 Fields = Mapping[str, Any]
 """Columns, or fields of a struct, by name."""
@@ -58,19 +59,16 @@ _NO_TASK: Fields = dict.fromkeys(names_in(TASKS))
 
 @dataclass(frozen=True)
 class Host:
-    """The host whose clock a driver reads.
-
-    `skew` returns the newest estimate of its clock skew; None: not known.
-    """
+    """The host whose clock a driver reads; `skew` returns the newest estimate of its skew, or None if it is unknown."""
 
     name: str = "localhost"
     skew: Callable[[], Skew | None] = lambda: None
 
 
 class Measurer:
-    """Measures the committed batches of *sub*.
+    """Makes the rows of the tables of facts for batches of *sub*, from a journal entry and the clocks of its commits.
 
-    It turns a journal entry and the finish clocks of its commits into the rows of the tables of facts.
+    *thread_id* names the Spark application, and *host* is the driver's.
     """
 
     def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str, host: Host) -> None:
@@ -79,10 +77,9 @@ class Measurer:
         self._places = _places(topology)
 
     def facts(self, entry: Entry, clocks: Mapping[str, Clocks], *, finished_at_ms: int) -> dict[str, pa.Table]:
-        """Returns the rows of each table of facts.
+        """Returns the rows of each table of facts that gets some.
 
-        Tables without rows are omitted. *clocks* are those of each operator. *finished_at_ms* is when the batch was
-        committed (epoch ms UTC).
+        *clocks* are those of each operator. *finished_at_ms* is when the batch was committed (epoch ms UTC).
         """
         notes = entry.notes.decision
         latencies, minutes = self._latencies(entry, clocks)
@@ -136,7 +133,7 @@ class Measurer:
         return stats, of_tasks.drop("_task")
 
     def _known(self, notes: DecisionNotes) -> list[Operator]:
-        """Returns the operators that took part in the batch of *notes*: the topology may have got others since."""
+        """Returns the operators that ran in the batch of *notes*; the topology may have got others since."""
         return [operator for operator in self._sub.operators if operator.name in notes.operators]
 
     def _task(self, partition: object) -> str:
@@ -261,7 +258,7 @@ class Measurer:
 
     def _batch(self, notes: DecisionNotes, finished_at_ms: int) -> dict[str, Any]:
         batch, queued = notes.batch, notes.batch.queued
-        # What operators hand on was counted at the sources already, which the topology may have had then alone.
+        # Records are counted at the sources of the batch, also at those that the topology no longer has.
         names = {part.source for part in notes.sources}
         return {
             "decided_at": batch.decided_at_ms,
@@ -294,7 +291,7 @@ def _phase(segment: Segment) -> dict[str, Any]:
 
 
 def _of_run(run: TaskRun | None) -> Fields:
-    """Returns the fields of the Spark task of a shard or partition; none: the driver did the work."""
+    """Returns the fields about the Spark task of a shard or partition; none if the driver did the work."""
     if run is None:
         return {}
     fields = omit(asdict(run), ("operator", "shard", "partition", "started_at_ms", "finished_at_ms"))
@@ -302,7 +299,7 @@ def _of_run(run: TaskRun | None) -> Fields:
 
 
 def _disorder(counts: Rows | None) -> list[dict[str, Any]] | None:
-    """Returns the list of buckets of a source; None: it measured none."""
+    """Returns the buckets of a source's disorder, or None if it was not measured."""
     return None if counts is None else as_frame(counts).select("bucket", "n").to_dicts() or None
 
 
@@ -313,10 +310,7 @@ def _as_columns(notes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(topology: Topology) -> dict[str, dict[str, str]]:
-    """Returns where each operator is in *topology*.
-
-    These are columns of `operator_windows`.
-    """
+    """Returns, for each operator, the columns of `operator_windows` that name its neighbours in *topology*."""
     read_by = topology.read_by
     places: dict[str, dict[str, str]] = {}
     for name, waited_for in topology.waited_for.items():
@@ -325,10 +319,7 @@ def _places(topology: Topology) -> dict[str, dict[str, str]]:
 
 
 def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
-    """Returns the newest event time that *sink* hands to its table.
-
-    None without rows.
-    """
+    """Returns the newest event time that *sink* hands to its table, or None without rows."""
     if rows is None or not rows.num_rows:
         return None
     if isinstance(rows, Files) and not sink.key and (newest := _newest_by_statistics(rows)) is not None:
@@ -345,10 +336,7 @@ def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
 
 
 def _newest_by_statistics(files: Files) -> int | None:
-    """Returns the newest record time in *files* of a sink's table.
-
-    None: their statistics do not have it.
-    """
+    """Returns the newest record time in *files* of a sink's table, or None if their statistics do not have it."""
     bounds = [file.stats.get("maxValues", {}).get("timestamp") for file in files.files]
     # Record times are whole milliseconds, so the bounds of statistics are exact.
     return max(round(datetime.fromisoformat(bound).timestamp() * 1_000) for bound in bounds) if all(bounds) else None
@@ -382,7 +370,7 @@ def _partitions(notes: DecisionNotes, tables: Mapping[str, Rows]) -> list[dict[s
 def _of_source(
     source: str, before: InputProgress, now: InputProgress, readings: Mapping[int, PartitionReading]
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of the partitions that a batch read or moved, between *before* and *now*."""
+    """Yields a row for each partition that the batch read, or whose time moved between *before* and *now*."""
     gone = before.partitions.keys() - now.partitions.keys() if now.places else frozenset()
     for number in sorted({*now.partitions, *readings, *gone}):
         reading, was = readings.get(number), _time_of(before.partitions.get(number))

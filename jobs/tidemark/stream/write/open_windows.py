@@ -1,8 +1,6 @@
-"""Finds when a batch makes current rows of a sink final.
+"""Finds out when a batch makes current rows of a sink final, because it closes windows whose results the sink has.
 
-That is when it closes windows of which the sink has results.
-
-The open windows are remembered, so that only a driver's first batch reads the tables.
+The open windows are remembered, so that only the first batch of a driver has to read the tables.
 """
 
 from __future__ import annotations
@@ -23,26 +21,23 @@ from tidemark.storage.files import Rows, frames
 
 
 def closed_column(sink: Sink) -> str | None:
-    """Returns the column that dates the windows of *sink*.
+    """Returns the column of *sink* that tells when windows close.
 
-    None: the sink cannot know that windows are closed, or all its rows are final.
+    The result is None if the sink cannot know that windows are closed, or if all its rows are final.
     """
     window = sink.window
     return window.column if window and not window.is_closed and sink.table and sink.key else None
 
 
 class OpenWindows:
-    """Remembers the windows whose rows are not final.
-
-    The tables are under *home*.
-    """
+    """Remembers, for the tables below *home*, the windows whose rows are not final."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._open_ms: dict[str, set[int]] = {}
 
     def closed(self, sink: Sink, watermark_ms: int | None) -> ClosedRows | None:
-        """Returns *sink*'s rows that become final at *watermark_ms*, if any."""
+        """Returns which rows of *sink* become final at *watermark_ms*, or None if none do."""
         column = closed_column(sink)
         up_to_ms = sink.window.closed_up_to_ms(watermark_ms) if sink.window else None
         if column is None or up_to_ms is None:
@@ -55,11 +50,8 @@ class OpenWindows:
         return ClosedRows(column, up_to_ms) if is_any_closed else None
 
     def committed(self, sink: Sink, rows: Rows | None, closed: ClosedRows | None) -> None:
-        """Remembers that the table of *sink* got *rows*.
-
-        Those that are *closed* are final.
-        """
-        # Before the first look at the tables nothing is remembered, and that look will see these rows.
+        """Remembers that the table of *sink* got *rows*, and that rows of *closed* windows are final."""
+        # Nothing is remembered before the tables were read for the first time; that reading will find these rows.
         known_ms, column = self._open_ms.get(sink.name), closed_column(sink)
         if known_ms is None or column is None:
             return

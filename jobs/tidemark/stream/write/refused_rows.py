@@ -1,8 +1,8 @@
 """Sets aside rows that a sink's table refuses although their batch was decided.
 
-A batch is decided by the constraints that the table has then (`stream/operate/sink.py`). If others came before its
-commit, the commit notes them: whoever carries the batch out again sets the same rows aside, whatever constraints the
-table has by then.
+A batch is decided by the constraints that the table has at that time (`stream/operate/sink.py`). If constraints were
+added before its commit, the commit notes them. So whoever carries the batch out again refuses the same rows, whatever
+constraints the table has by then.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ NOTE = "constraints"
 
 @dataclass
 class LateRefusals:
-    """The *rows* of *sink* in the journal entry of *batch_id*, decided by the constraints *decided*.
+    """The rows of a sink in a journal entry, some of which the table may refuse now.
 
-    *folder* is that of the table, which also holds the files of rows that were too many for the entry. `refused` is
-    None until `accept` was called, and then has the refused rows as rows of `dead_letters`.
+    Attributes:
+        sink: the sink.
+        folder: the folder of the table, which also has the files of rows that were too many for the entry.
+        rows: the rows in the entry.
+        batch_id: the batch.
+        decided: the constraints by which the batch was decided.
+        refused: the refused rows, as rows of `dead_letters`; None until `accept` or `accept_as_noted` was called.
     """
 
     sink: Sink
@@ -56,7 +61,7 @@ class LateRefusals:
         return self.accepted, NO_NOTES if is_as_decided else {NOTE: note}
 
     def accept_as_noted(self, note: str | None) -> None:
-        """Finds the rows that were refused when the batch was committed with *note*."""
+        """Splits the rows as they were split when the batch was committed with *note*."""
         self._split(msgspec.json.decode(note, type=tuple[Constraint, ...]) if note else ())
 
     def _split(self, constraints: tuple[Constraint, ...]) -> None:
@@ -82,7 +87,7 @@ class LateRefusals:
 
 
 def _written(folder: Path, file: File, rows: pl.DataFrame) -> File:
-    """Returns *file* in *folder*, or a new file beside it with fewer *rows*."""
+    """Returns *file* if it has just these *rows*, or a new file with them in *folder*."""
     if rows.height == file.rows:
         return file
     # Each attempt uses the same name, so that drivers that are killed leave one file.

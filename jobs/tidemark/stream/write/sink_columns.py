@@ -1,4 +1,4 @@
-"""Describes a Delta sink's columns in its table's comments, from the topology."""
+"""Describes the columns of a sink's Delta table in their comments, as they follow from the topology."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ BOUNDS = {
 
 
 def commented(schema: pa.Schema, sink: Sink, operators: Mapping[str, Operator], columns: Columns) -> pa.Schema:
-    """Returns *schema* with a comment for each column.
+    """Returns *schema*, that of the table of *sink*, with a comment for each column.
 
-    It is the schema of the table of *sink*, one of the *operators* of its sub-topology. *columns* are those of each
-    operator's records.
+    *operators* are those of the sub-topology, and *columns* the columns of each operator's records.
     """
     read = operators[sink.inputs[0]]
 
@@ -65,7 +64,7 @@ def commented(schema: pa.Schema, sink: Sink, operators: Mapping[str, Operator], 
 
 
 def origin(column: str, operator: Operator, operators: Mapping[str, Operator], columns: Columns) -> str:
-    """Returns the field or expression that *column* of *operator* comes from."""
+    """Describes where *column* of *operator* comes from: a field of a source, or SQL."""
     read = columns[operator.inputs[0]] if operator.inputs else ()
     return step_of(operator).comment(
         operator, column, read, lambda name: origin(column, operators[name], operators, columns)

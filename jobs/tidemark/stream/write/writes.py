@@ -1,9 +1,7 @@
-"""Lists what a batch writes, in order: `commit.py` carries the list out.
+"""Lists what a batch writes, in order; `commit.py` carries the list out.
 
-1. changes;
-2. the rows of repartitions and sinks, in the order of the topology, and the marks of time of sinks.
-
-Records that a topic or table refuses meanwhile are the last write.
+First are the rows of `changes`. Then come the rows of repartitions and sinks, in the order of the topology, with the
+marks of time that sinks send. Records that a topic or table refuses meanwhile are written last.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from tidemark.stream.write.refused_rows import LateRefusals
 
 @dataclass(frozen=True, kw_only=True)
 class AppendRows:
-    """Appends *rows* to the table *target*, which takes them all.
+    """Appends *rows* to the table *target*, which accepts them all.
 
     Attributes:
         target: the name of the rows in an entry (journal/place.py).
@@ -57,10 +55,10 @@ class AppendAccepted:
     """Appends to the table *target* what the table of *sink* accepts.
 
     Attributes:
-        target: the table; that of a sink with a key has the rows that are merged later.
+        target: the table. For a sink with a key this is the table of changes, which are merged later.
         sink: the sink.
-        offered: its rows. None: only windows are closed.
-        closed: the windows whose rows are final; None: none.
+        offered: its rows, or None if the batch only closes windows.
+        closed: the windows whose rows become final, if any.
         notes: notes of the commit.
     """
 
@@ -77,7 +75,7 @@ class AppendAccepted:
 
     @property
     def shows(self) -> tuple[str, ...]:
-        """The sink, if it has rows."""
+        """The operators whose results can be seen when the write ends: the sink, if it has rows."""
         return () if self.offered is None else (self.sink.name,)
 
 
@@ -109,7 +107,7 @@ class SendRecords:
 
     @property
     def shows(self) -> tuple[str, ...]:
-        """The sink."""
+        """The operators whose results can be seen when the write ends: the sink."""
         return (self.outgoing.sink.name,)
 
 
@@ -136,7 +134,7 @@ class MergeRows:
         rows: the new rows, one per key.
         key: the columns that identify a row.
         notes_at: returns notes of the commit, given the clock (epoch ms) after all files were written.
-        closed: the windows whose rows are final; None: none.
+        closed: the windows whose rows become final, if any.
     """
 
     target: str
@@ -152,10 +150,10 @@ class MergeRows:
 
 
 TopicWrite: TypeAlias = SendRecords | SendMark
-"""A topic cannot be asked what it has: the ids of its records tell a reader what it has seen."""
+"""Unlike a table, a topic cannot be asked which batch it has. Its readers drop repeated records by their ids."""
 
 BatchWrite: TypeAlias = AppendRows | AppendAccepted | CommitMark | TopicWrite
-"""A write that an entry tells."""
+"""A write that follows from a journal entry."""
 Write: TypeAlias = BatchWrite | MergeRows
 
 
