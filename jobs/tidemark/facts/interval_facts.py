@@ -18,7 +18,7 @@ from tidemark.facts.topology_changes import RecordedChange, topology_changes, wi
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import FINISHED_MS
-from tidemark.semantics.quantiles import MEDIAN, median_sql, place_sql, quantile_sql
+from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql, rank_sql
 
 PLACES = 150
 """Places of a chart's time axis that readers can distinguish."""
@@ -94,7 +94,7 @@ SPENT = f"""
         SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {_holds("window_end")} AND latency_ms IS NOT NULL
     )
     WINDOW place AS (PARTITION BY end_ms // $4)
-    QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms) = {place_sql("count(*) OVER place", MEDIAN)}
+    QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms) = {rank_sql("count(*) OVER place", MEDIAN)}
     ORDER BY end_ms
 """
 """Selects the window of median age of each place.
