@@ -170,7 +170,7 @@ def test_a_partition_that_a_query_reads_twice_has_one_row():
     fast = kafka({"orders": {"0": 5}}, {"orders": {"0": 9}}, {"orders": {"0": 20}}, n=4)
     slow = kafka({"orders": {"0": 5}}, {"orders": {"0": 7}}, {"orders": {"0": 20}}, n=2)
     for sources in ((fast, slow), (slow, fast)):
-        (part,) = reads_of(progress(*sources), ORDERS, {}).parts
+        (part,) = reads_of(progress(*sources), ORDERS, {}).partitions
         assert (part["from_offset"], part["until_offset"], part["latest_offset"]) == (5, 7, 20)
     # The records of a folder are numbered on by what both reads of it counted.
     folder = {"description": "FileStreamSource[file:/in/orders]"}
@@ -182,14 +182,14 @@ def test_a_partition_that_a_query_reads_twice_has_one_row():
 
 def test_a_topic_that_was_read_from_its_beginning_begins_at_0():
     first = progress(kafka(None, {"orders": {"0": 9, "1": 3}}, None, n=12))
-    assert [part["from_offset"] for part in reads_of(first, ORDERS, {}).parts] == [0, 0]
+    assert [part["from_offset"] for part in reads_of(first, ORDERS, {}).partitions] == [0, 0]
     later = progress(kafka(None, {"orders": {"0": 9, "1": 3}}, None, n=2))
-    assert [part["from_offset"] for part in reads_of(later, ORDERS, {}).parts] == [None, None]
+    assert [part["from_offset"] for part in reads_of(later, ORDERS, {}).partitions] == [None, None]
 
 
 def test_a_source_without_partitions_counts_its_records():
     files = {**kafka(None, {"logOffset": 0}, None, n=4), "description": "FileStreamSource[file:/in/orders]"}
-    (part,) = reads_of(progress(files), {"files:/in/orders": "enrich:orders"}, {"enrich:orders": 10}).parts
+    (part,) = reads_of(progress(files), {"files:/in/orders": "enrich:orders"}, {"enrich:orders": 10}).partitions
     assert (part["source"], part["partition"], part["from_offset"], part["until_offset"]) == (
         "enrich:orders",
         0,

@@ -195,7 +195,7 @@ NO_TABLE = LogFile("", 0, 0)
 
 
 def newest_log_file(path: Path) -> LogFile:
-    """Returns the newest commit in the log of the table at *path*; NO_TABLE without one."""
+    """Returns the file of the newest commit in the log of the table at *path*, or NO_TABLE if there is none."""
     try:
         names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
     except OSError:
@@ -204,7 +204,7 @@ def newest_log_file(path: Path) -> LogFile:
 
 
 def log_file(path: Path, name: str) -> LogFile:
-    """Returns the file *name* of the log of the table at *path*; NO_TABLE: it is gone."""
+    """Returns the file *name* of the log of the table at *path*, or NO_TABLE if it is gone."""
     try:
         status = (path / "_delta_log" / name).stat()
     except OSError:
@@ -222,9 +222,9 @@ class ReadLog:
 
 
 def read_log(path: Path, before: ReadLog | None = None) -> ReadLog:
-    """Returns the log of the table at *path*, of which only the commits after those of *before* are read.
+    """Reads the log of the table at *path*; of a log that was read *before*, only newer commits are read.
 
-    Files of a log never change, so that the name, inode and time of its newest one stand for all of it.
+    Files of a log never change, so the name, inode and time of the newest file identify all of it.
     """
     if before is not None and before.actions is not None and log_file(path, before.newest.name) == before.newest:
         # A damaged commit is found again below.
@@ -244,7 +244,7 @@ def read_log(path: Path, before: ReadLog | None = None) -> ReadLog:
 
 
 def _with_later_commits(path: Path, before: ReadLog, known: _Actions) -> ReadLog:
-    """Returns *before*, whose actions are *known*, with the commits after it; raises DamagedLog or OSError."""
+    """Reads the commits after *before*, whose actions are *known*; raises DamagedLog or OSError."""
     # Log clean-up removes the oldest commits first, so that the next one is there if any later one is.
     actions, newest = known, before.newest
     while (later := log_file(path, f"{actions.number + 1:020d}.json")) != NO_TABLE:
@@ -291,15 +291,12 @@ class _Actions:
                     self.transactions[content["appId"]] = content["version"]
 
     def copy(self) -> _Actions:
-        """Returns the same, to which further actions can be applied."""
+        """Returns a copy, to which further actions can be applied."""
         transactions = dict(self.transactions)
         return replace(self, files=dict(self.files), elsewhere={*self.elsewhere}, transactions=transactions)
 
     def snapshot(self, path: Path) -> Snapshot | None:
-        """Returns the snapshot of the table at *path* after all actions.
-
-        None: a reader of the table needs more than a list of its files.
-        """
+        """Returns the table at *path* after all actions, or None if a reader of it needs more than a list of files."""
         schema, columns = _columns(self.metadata["schemaString"])
         # A log has values of partitions as text; values of other types would have to be converted.
         partitioned_by = tuple(self.metadata["partitionColumns"])
@@ -330,7 +327,7 @@ def _columns(schema: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _read(path: Path) -> Snapshot | None:
-    """Returns the newest snapshot of the local table at *path*; None: its readers need more.
+    """Returns the newest version of the local table at *path*, or None if its readers need more than a list of files.
 
     Raises DamagedLog, or ValueError or OSError if this module cannot read such a log.
     """
@@ -346,7 +343,7 @@ def _actions_of(path: Path) -> _Actions:
 
 
 def _apply(state: _Actions, file: Path, number: int, actions: Iterable[Mapping[str, Any]]) -> None:
-    """Applies the *actions* of *file* to *state*, which has this *number* then."""
+    """Applies the *actions* of *file* to *state*, which then is the version *number*."""
     state.number = number
     try:
         for action in actions:
