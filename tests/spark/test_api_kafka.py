@@ -76,13 +76,13 @@ def test_what_a_broker_refuses_is_logged_once_and_written_again(spark, broker, c
     try:
         wait_until(lambda: query.lastProgress is not None, "a batch", 60)
         group = QueryGroup(spark._jvm, "seen", spark._jsparkSession.streams().get(query.id).streamingQuery())
-        group.take(ends({"unknown": {"0": 3}}, {"shown": {"0": 1}}))
+        group.note(ends({"unknown": {"0": 3}}, {"shown": {"0": 1}}))
         wait_until(lambda: group.write() or warnings(), "a refusal", 60)
         assert group_offsets(broker, "seen") == {"shown/0": 1}
         group.write()  # refused once more, before the next ends of that source are written
-        group.take(ends({"shown": {"0": 9, "1": 5}}, {"shown": {"0": 7, "1": 6}}))
+        group.note(ends({"shown": {"0": 9, "1": 5}}, {"shown": {"0": 7, "1": 6}}))
         wait_until(lambda: group.write() or group_offsets(broker, "seen") == {"shown/0": 7, "shown/1": 5}, "all", 60)
-        group.take(ends({"shown": {"0": 11, "1": 6}}, {"shown": {"0": 10, "1": 6}}))
+        group.note(ends({"shown": {"0": 11, "1": 6}}, {"shown": {"0": 10, "1": 6}}))
         group.end()
     finally:
         query.stop()

@@ -88,7 +88,7 @@ class Job:
             "sink": {"description": self.sink},
         }
         self.batches += 1
-        self.record.take(progress, None, to_boot_ms=-BOOTED_MS, thread_id="app-1", lease=self.lease)
+        self.record.add(progress, None, to_boot_ms=-BOOTED_MS, thread_id="app-1", lease=self.lease)
         if is_last:
             self.record.flush()
 

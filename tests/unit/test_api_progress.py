@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from tidemark.api.progress import (
+    BatchContext,
     Look,
     Reads,
-    Told,
+    address_written,
+    addresses_read,
     batch_row,
     clock_row,
     load_of,
-    named_places,
+    named_addresses,
     offsets_of,
     operator_rows,
     partition_rows,
-    place_written,
-    places_read,
     reads_of,
     record_rows,
     result_rows,
@@ -68,7 +68,7 @@ def test_phases_follow_each_other_in_the_order_in_which_spark_goes_through_them(
     lengths = {"addBatch": 400, "commitOffsets": 20, "getBatch": 0, "latestOffset": 100, "queryPlanning": 30}
     batch = progress() | {"durationMs": lengths | {"someday": 5, "triggerExecution": 700, "walCommit": 40}}
     began_ms = instant_ms(BEGAN) - 1_000
-    row = clock_row(batch, Told(8, driver=2, to_boot_ms=-1_000, idle_from_ms=began_ms - 300))
+    row = clock_row(batch, BatchContext(8, driver=2, to_boot_ms=-1_000, idle_from_ms=began_ms - 300))
     assert [(each["owner"], each["detail"], each["ms"]) for each in row["phases"]] == [
         ("trigger", "", 300), ("broker", "latestOffset", 100), ("target", "walCommit", 40),
         ("spark", "queryPlanning", 30), ("spark", "someday", 5), ("spark", "rest", 105), ("operator", "addBatch", 400),
@@ -78,7 +78,7 @@ def test_phases_follow_each_other_in_the_order_in_which_spark_goes_through_them(
     instants = ("started_boot_ms", "looked_boot_ms", "phases_boot_ms")
     assert [row[name] - began_ms for name in instants] == [0, 100, 700]
     # A batch that runs again was planned by the run before, and nobody knows what that saw.
-    again = clock_row(progress(), Told(8, driver=2, to_boot_ms=-1_000))
+    again = clock_row(progress(), BatchContext(8, driver=2, to_boot_ms=-1_000))
     assert (again["looked_boot_ms"], again["phases"][0]["detail"]) == (None, "rest")
 
 
@@ -99,8 +99,8 @@ def test_looks_tell_since_when_records_waited(name: str):
     read, missed_ms, left_by = UNREAD[name]
     parts = [{"source": "q:a", "partition": n, "from_offset": a, "until_offset": b} for n, (a, b) in read.items()]
     batch = progress(min=BEGAN) | {"durationMs": {"latestOffset": 50, "triggerExecution": 700}}
-    told = Told(2, driver=0, to_boot_ms=30_000 - instant_ms(BEGAN))
-    (row,) = record_rows(batch, Reads(parts, {}, "q:a"), told, LOOKS)
+    context = BatchContext(2, driver=0, to_boot_ms=30_000 - instant_ms(BEGAN))
+    (row,) = record_rows(batch, Reads(parts, {}, "q:a"), context, LOOKS)
     # The batch looked at 30,050. A record is not there before its time, that of the batch's begin.
     assert row["excluded_before_ms"] == 30_050 - (30_000 if missed_ms is None else missed_ms)
     assert row["left_by"] == left_by
@@ -121,10 +121,10 @@ def test_a_record_that_spark_may_have_dropped_has_no_result():
     times = {"min": "2026-03-01T11:50:00.000Z", "max": "2026-03-01T12:00:00.000Z"}
     late = progress(**times, watermark="2026-03-01T11:55:00.000Z")
     dropped = {"stateOperators": [{"numRowsDroppedByWatermark": 1}]}
-    told = Told(3, driver=0, to_boot_ms=0)
-    results = [result_rows(each, told) for each in (late, late | dropped)]
+    context = BatchContext(3, driver=0, to_boot_ms=0)
+    results = [result_rows(each, context) for each in (late, late | dropped)]
     # The batch began 250 ms after noon.
-    # Each of the batches 0 to 2 has told of two records at most.
+    # Each of the batches 0 to 2 has rows of two records at most.
     assert [[(row["row"], row["age_ms"]) for row in rows] for rows in results] == [
         [(6, 600_250), (7, 250)], [(7, 250)],
     ]  # fmt: skip
@@ -150,46 +150,46 @@ def test_an_event_time_in_a_wrong_unit_is_kept_as_text(text: str):
     (of_query,) = operator_rows(wrong, {}, "q")
     assert (of_query.get("n"), of_query["finished_at"]) == (None, instant_ms(BEGAN) + 700)
     reads = Reads([], {}, None)
-    assert [each["age_ms"] for each in record_rows(wrong, reads, Told(3, driver=0, to_boot_ms=0), [])] == [250]
+    assert [each["age_ms"] for each in record_rows(wrong, reads, BatchContext(3, driver=0, to_boot_ms=0), [])] == [250]
 
 
 def test_the_backlog_is_the_latest_offset_less_the_end():
     ends = {"orders": {"0": 5, "1": 2}}, {"orders": {"0": 9, "1": 2}}, {"orders": {"0": 20, "1": 7}}
     reads = reads_of(progress(kafka(*ends, n=4)), ORDERS, {})
     columns = ("source", "partition", "from_offset", "until_offset", "latest_offset")
-    assert [tuple(part[column] for column in columns) for part in reads.parts] == [
+    assert [tuple(part[column] for column in columns) for part in reads.partitions] == [
         ("enrich:orders", 0, 5, 9, 20),
         ("enrich:orders", 1, 2, 2, 7),
     ]
     assert reads.records == {"enrich:orders": 4}
     # Unread records wait in partition 1, and nothing was read of it.
-    assert [row["activity"] for row in partition_rows(reads.parts)] == ["active", "backlogged"]
+    assert [row["activity"] for row in partition_rows(reads.partitions)] == ["active", "backlogged"]
 
 
 def test_a_partition_that_a_query_reads_twice_has_one_row():
     fast = kafka({"orders": {"0": 5}}, {"orders": {"0": 9}}, {"orders": {"0": 20}}, n=4)
     slow = kafka({"orders": {"0": 5}}, {"orders": {"0": 7}}, {"orders": {"0": 20}}, n=2)
     for sources in ((fast, slow), (slow, fast)):
-        (part,) = reads_of(progress(*sources), ORDERS, {}).parts
+        (part,) = reads_of(progress(*sources), ORDERS, {}).partitions
         assert (part["from_offset"], part["until_offset"], part["latest_offset"]) == (5, 7, 20)
     # The records of a folder are numbered on by what both reads of it counted.
     folder = {"description": "FileStreamSource[file:/in/orders]"}
     files = [{**kafka(None, {"logOffset": 0}, None, n=n), **folder} for n in (4, 3)]
     reads = reads_of(progress(*files), {"files:/in/orders": "enrich:orders"}, {"enrich:orders": 10})
-    assert [(part["from_offset"], part["until_offset"]) for part in reads.parts] == [(10, 17)]
+    assert [(part["from_offset"], part["until_offset"]) for part in reads.partitions] == [(10, 17)]
     assert reads.records == {"enrich:orders": 7}
 
 
 def test_a_topic_that_was_read_from_its_beginning_begins_at_0():
     first = progress(kafka(None, {"orders": {"0": 9, "1": 3}}, None, n=12))
-    assert [part["from_offset"] for part in reads_of(first, ORDERS, {}).parts] == [0, 0]
+    assert [part["from_offset"] for part in reads_of(first, ORDERS, {}).partitions] == [0, 0]
     later = progress(kafka(None, {"orders": {"0": 9, "1": 3}}, None, n=2))
-    assert [part["from_offset"] for part in reads_of(later, ORDERS, {}).parts] == [None, None]
+    assert [part["from_offset"] for part in reads_of(later, ORDERS, {}).partitions] == [None, None]
 
 
 def test_a_source_without_partitions_counts_its_records():
     files = {**kafka(None, {"logOffset": 0}, None, n=4), "description": "FileStreamSource[file:/in/orders]"}
-    (part,) = reads_of(progress(files), {"files:/in/orders": "enrich:orders"}, {"enrich:orders": 10}).parts
+    (part,) = reads_of(progress(files), {"files:/in/orders": "enrich:orders"}, {"enrich:orders": 10}).partitions
     assert (part["source"], part["partition"], part["from_offset"], part["until_offset"]) == (
         "enrich:orders",
         0,
@@ -203,7 +203,7 @@ def test_places_follow_from_what_spark_says_of_sources_and_sinks():
         "KafkaV2[Subscribe[orders, returns]]", "DeltaSource[file:/lake/orders/]", "FileStreamSource[s3a://b/in]",
         "RateStreamV2[rowsPerSecond=5, numPartitions=default", "org.apache.spark.sql.X$Table@5e1",
     ]  # fmt: skip
-    places = places_read({"description": each} for each in described)
+    places = addresses_read({"description": each} for each in described)
     assert places == [
         ["topic:orders", "topic:returns"],
         ["delta:/lake/orders"],
@@ -211,14 +211,14 @@ def test_places_follow_from_what_spark_says_of_sources_and_sinks():
         ["rate:"],
         ["x$table:"],
     ]
-    assert place_written("DeltaSink[/lake/orders]") == "delta:/lake/orders"
-    assert place_written("ForeachBatchSink") == ""
-    named = named_places("q", ["topic:orders", "delta:/lake/orders", "rate:"])
+    assert address_written("DeltaSink[/lake/orders]") == "delta:/lake/orders"
+    assert address_written("ForeachBatchSink") == ""
+    named = named_addresses("q", ["topic:orders", "delta:/lake/orders", "rate:"])
     assert named == {"q:orders": "topic:orders", "q:orders_2": "delta:/lake/orders", "q:rate": "rate:"}
 
 
 def test_each_place_of_a_query_has_a_name():
-    numbered = named_places("q", ["topic:orders_2", "topic:orders", "delta:/l/orders"])
+    numbered = named_addresses("q", ["topic:orders_2", "topic:orders", "delta:/l/orders"])
     assert numbered == {"q:orders_2": "topic:orders_2", "q:orders": "topic:orders", "q:orders_3": "delta:/l/orders"}
 
 
@@ -236,7 +236,7 @@ def test_a_watermark_passes_the_windows_up_to_it():
 def test_a_source_of_several_topics_without_offsets_has_read_nothing():
     unread = {**kafka(None, {}, None), "endOffset": None, "description": "KafkaV2[Subscribe[orders, returns]]"}
     reads = reads_of(progress(unread), {**ORDERS, "topic:returns": "enrich:returns"}, {"enrich:orders": 10})
-    offsets = [(part["source"], part["from_offset"], part["until_offset"]) for part in reads.parts]
+    offsets = [(part["source"], part["from_offset"], part["until_offset"]) for part in reads.partitions]
     assert offsets == [("enrich:orders", 10, 10), ("enrich:returns", 0, 0)]
     assert not any(reads.records.values())
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tidemark.api.shards import placing
+from tidemark.api.shards import with_shards
 from tidemark.kernels.updates.emission import STORED, identified, judged, with_value
 from tidemark.semantics.change import Rule
 
@@ -59,7 +59,7 @@ def test_an_identity_has_the_columns_until_it_is_needed():
 def test_updates_for_a_shard_have_the_digest_of_their_value():
     places = {"_timestamp_ms": [1, 2, 3], "_partition": [0, 0, 0], "_offset": [0, 1, 2]}
     rows = pa.table({"order": ["a", "b", None], "status": ["new", None, "new"], **places})
-    placed = pa.Table.from_batches(placing(("order",), ("status",), 1)(rows.to_batches())).to_pylist()
+    placed = pa.Table.from_batches(with_shards(("order",), ("status",), 1)(rows.to_batches())).to_pylist()
     assert [(row["_key"], row["_value"]) for row in placed] == [
         ("a", '{"status":"new"}'), ("b", '{"status":null}'), (None, '{"status":"new"}')
     ]  # fmt: skip

@@ -47,23 +47,18 @@ from tidemark.stream.pulse import Pulse
 log = logging.getLogger("tidemark.application")
 
 LOOK_S = 1.0
+"""Seconds between two looks at the queries."""
 DRAIN_LOOK_S = 0.1
 """Seconds between two looks while queries are being stopped.
 
-A query without a pause between its batches can be stopped only at their ends.
+A query that runs one batch right after the other can be stopped only in the moment between them.
 """
 STARTED_AGAIN_WITHIN_S = 30.0
-"""Time in which a job may start a failed query again.
-
-After it the whole job counts as failed, although it lives on.
-"""
+"""A job may start a failed query again within so many seconds; after that the whole job counts as failed."""
 ENDS_WITHIN_S = 10.0
-"""Time for the rest of the job after its queries were stopped.
-
-Then its process ends.
-"""
+"""Seconds that the rest of the job has after its queries were stopped, before its process is ended."""
 TEXTS_KEPT = 20
-"""Number of newest texts on stderr that hold its last line."""
+"""So many of the newest writes to stderr are kept; together they contain its last line."""
 
 
 class ApplicationOptions(LaunchOptions):
@@ -74,7 +69,7 @@ class ApplicationOptions(LaunchOptions):
         argument: the arguments of the job.
         topology: the name under which its tables and its control folder are.
         sub_topology: the name of the job there.
-        consumer_groups: how the names of its queries' consumer groups begin; None: there are none.
+        consumer_groups: prefix of the names of its queries' consumer groups; None to write no offsets into groups.
     """
 
     application: Path
@@ -85,10 +80,10 @@ class ApplicationOptions(LaunchOptions):
 
 
 def run_application(options: ApplicationOptions) -> int:
-    """Runs the job to its end; returns the exit status.
+    """Runs the job to its end and returns its exit status; 3 if another driver has its lease.
 
-    It takes the lease first, and returns 3 if another driver has it. The process ends here, without a return, if the
-    job goes on although its queries were stopped, one of them failed, or the lease was lost.
+    The function does not return but ends the process if the job goes on although its queries were stopped, one of them
+    failed, or the lease was lost.
     """
     running, layout = digest(options.application), Layout(options.warehouse)
     topology, name = usable(options.topology), usable(options.sub_topology)
@@ -135,9 +130,9 @@ def last_line_of_stderr() -> Iterator[Callable[[], str]]:
 
 
 def _run_file(file: Path, arguments: Sequence[str], last_line: Callable[[], str]) -> str | None:
-    """Runs *file* as Python would; returns why it failed.
+    """Runs *file* as `python FILE` would, with its folder first on the path; returns why it failed, or None.
 
-    Its folder comes first on the path. *last_line* returns that of stderr, such as the error of a parser of arguments.
+    *last_line* returns the last line on stderr, which is the reason where a parser of arguments ends the job.
     """
     sys.argv = [str(file), *arguments]
     sys.path.insert(0, str(file.resolve().parent))
@@ -155,7 +150,7 @@ def _run_file(file: Path, arguments: Sequence[str], last_line: Callable[[], str]
 
 
 class QueryRun(NamedTuple):
-    """A run of the query *name*, which may have others after it."""
+    """One run of the query `name`; the job may start the query again, which makes another run."""
 
     name: str
     query: StreamingQuery
@@ -167,15 +162,15 @@ class ApplicationQueries:
     Args:
         control: the control folder of the job, of which this process has the lease.
         pulse: the heartbeat to report to.
-        layout: places of its tables.
-        options: of the job.
+        layout: paths of the job's tables.
+        options: command line of the job.
     """
 
     def __init__(self, control: Control, pulse: Pulse, layout: Layout, options: ApplicationOptions) -> None:
         self._control, self._pulse, self._layout, self._options = control, pulse, layout, options
         self._listeners: dict[str, Listener] = {}
         self._runs: dict[str, QueryRun] = {}
-        self._signs: dict[str, QuerySigns] = {}
+        self._heartbeats: dict[str, QueryHeartbeats] = {}
         self._stopping: set[str] = set()
         self._batches: dict[str, int] = {}
         self._since_ms: dict[str, int] = {}
@@ -190,15 +185,15 @@ class ApplicationQueries:
 
     @property
     def reached(self) -> tuple[int, dict[str, int]]:
-        """The batch that ended last, and the newest ends per `topic/partition`."""
+        """The number of the batch that ended last, and the offset up to which each `topic/partition` was read."""
         return self._batch_id, self._offsets
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Wraps PySpark's starts of queries, and looks after them."""
-        before = {name: getattr(DataStreamWriter, name) for name in ("start", "toTable")}
-        for name, start in before.items():
-            setattr(DataStreamWriter, name, self._watching(start))
+        """Inside the block every query that the job starts is registered here, and looked at every second."""
+        originals = {name: getattr(DataStreamWriter, name) for name in ("start", "toTable")}
+        for name, start in originals.items():
+            setattr(DataStreamWriter, name, self._registering(start))
         thread = threading.Thread(target=self._run, name="tidemark-application", daemon=True)
         thread.start()
         try:
@@ -206,18 +201,20 @@ class ApplicationQueries:
         finally:
             self._over.set()
             thread.join()
-            for name, start in before.items():
+            for name, start in originals.items():
                 setattr(DataStreamWriter, name, start)
 
     def wind_up(self) -> str | None:
-        """Waits as Python does at its end, and stops remaining queries.
+        """Waits until the job's threads have ended, as Python does at its end, and stops queries that still run.
 
-        Queries live on while a thread of the job does. Later they would write without the lease. Returns the error of a
-        query that failed and was not started again.
+        Queries go on while a thread of the job lives. If they went on longer, they would write without the lease.
+        Returns the error of a query that failed and was not started again, or None.
         """
-        own = threading.current_thread()
+        this_thread = threading.current_thread()
         try:
-            while self._active() and any(each is not own and not each.daemon for each in threading.enumerate()):
+            while self._active() and any(
+                thread is not this_thread and not thread.daemon for thread in threading.enumerate()
+            ):
                 time.sleep(DRAIN_LOOK_S)
             for run, (name, query) in self._active().items():
                 log.warning("the job has ended: its query %s is stopped", name)
@@ -231,9 +228,11 @@ class ApplicationQueries:
             return None
 
     def end(self, reason: str | None = None, *, status: int | None = None) -> int:
-        """Writes the last rows and the last beat, once; returns the status.
+        """Writes the last rows and the last heartbeat, once; returns the exit status of the process.
 
-        Without a *reason* the job was drained, or has ended by itself.
+        Args:
+            reason: why the job failed; None if it was drained, or has ended by itself.
+            status: the exit status to return; None for 1 after a failure, else 0.
         """
         with self._ending:
             if self._status is None:
@@ -243,8 +242,8 @@ class ApplicationQueries:
                     except Exception:
                         log.exception("the last batches may not be recorded")
                 has_failed = reason is not None and self._stopped_s is None
-                for sign in self._signs.values():
-                    sign.end(reason if has_failed else None)
+                for beats in self._heartbeats.values():
+                    beats.end(reason if has_failed else None)
                 state = StreamState.FAILED if has_failed else _end_without_error(self._control)
                 self._pulse.end(state, reason=in_short(reason or "") or None)
                 self._status = int(has_failed) if status is None else status
@@ -254,7 +253,9 @@ class ApplicationQueries:
         """Returns True if a query did not stop, for example in `foreachBatch`."""
         return bool(self._active())
 
-    def _watching(self, start: Callable[..., StreamingQuery]) -> Callable[..., StreamingQuery]:
+    def _registering(self, start: Callable[..., StreamingQuery]) -> Callable[..., StreamingQuery]:
+        """Wraps PySpark's method *start*: a query gets a listener, a lease and heartbeats before it starts."""
+
         @wraps(start)
         def started(writer: DataStreamWriter, *args: Any, **kwargs: Any) -> StreamingQuery:
             if self._control.drain_requested():
@@ -262,24 +263,24 @@ class ApplicationQueries:
                 log.info("a drain is requested: no query is started any more")
                 raise SystemExit(0)
             listener = self._listen(writer._spark)
-            # `start` and `toTable` have the name at the same place.
+            # `start` and `toTable` both have the name as their fifth argument.
             given = kwargs.get("queryName") or next(iter(args[4:5]), None) or _name_in_options(writer)
-            sign = self._take_name(folder_name(given)) if given and isinstance(given, str) else None
+            beats = self._take_lease(folder_name(given)) if given and isinstance(given, str) else None
             try:
                 query = start(writer, *args, **kwargs)
             except BaseException as error:
-                if sign is not None:
-                    sign.end(str(error))
+                if beats is not None:
+                    beats.end(str(error))
                 raise
             run = str(query.runId)
             self._runs[run] = QueryRun(query.name or str(query.id), query)
             try:
-                sign = sign or self._take_name(listener.name_of(query))
+                beats = beats or self._take_lease(listener.name_of(query))
             except AlreadyRunning:
                 query.stop()
                 raise
-            if sign is not None:
-                sign.follow(query, run)
+            if beats is not None:
+                beats.follow(query, run)
             return query
 
         return started
@@ -304,27 +305,28 @@ class ApplicationQueries:
             return self._listeners[session]
 
     def _lease_of(self, name: str) -> int | None:
-        """Returns the lease of the query *name*; None: it is not taken yet."""
+        """Returns the number of the lease of the query *name*, or None before it is taken."""
         if name == self._options.sub_topology:
             return self._pulse.epoch
-        sign = self._signs.get(name)
-        return None if sign is None else sign.epoch
+        beats = self._heartbeats.get(name)
+        return None if beats is None else beats.epoch
 
-    def _take_name(self, name: str) -> QuerySigns | None:
-        """Takes the lease of *name* for a query, and begins its heartbeat.
+    def _take_lease(self, name: str) -> QueryHeartbeats | None:
+        """Takes the lease of the query *name*, and begins its heartbeats.
 
-        None: it is the name of the job, whose lease and heartbeat a query of this name has; or of a query that runs.
+        Returns None for a query that needs no lease of its own: one with the name of the job shares the job's lease and
+        heartbeats, and one that is running already has some.
 
         Raises:
             AlreadyRunning: another job runs a query of this name.
         """
-        before = self._signs.get(name)
+        before = self._heartbeats.get(name)
         if name == self._options.sub_topology or (before is not None and before.lives):
             return None
         if before is not None:
             before.end()
-        self._signs[name] = QuerySigns(name, self._layout, self._options)
-        return self._signs[name]
+        self._heartbeats[name] = QueryHeartbeats(name, self._layout, self._options)
+        return self._heartbeats[name]
 
     def _run(self) -> None:
         while not self._over.wait(DRAIN_LOOK_S if self._stopped_s is not None else LOOK_S):
@@ -342,14 +344,11 @@ class ApplicationQueries:
                 os._exit(self.end(problem or None))
 
     def _look(self, now_s: float) -> str | None:
-        """Reports the queries; returns why the process must end.
-
-        The reason is empty after a drain. None: it may go on.
-        """
+        """Reports the queries; returns why the process must end, "" after a drain, or None while it may go on."""
         self._control.check_lease(self._pulse.epoch)
         active = self._active()
-        for sign in [*self._signs.values()]:
-            sign.look(active)
+        for beats in [*self._heartbeats.values()]:
+            beats.look(active)
         try:
             self._report(active)
         except Exception:  # a progress of an unknown form must not hinder a drain
@@ -359,19 +358,20 @@ class ApplicationQueries:
         return self._lasting_failure(active, now_s)
 
     def _active(self) -> dict[str, QueryRun]:
-        return {run: each for run, each in [*self._runs.items()] if _is_active(each.query)}
+        return {run_id: run for run_id, run in [*self._runs.items()] if _is_active(run.query)}
 
     def _report(self, active: Mapping[str, QueryRun]) -> None:
+        """Puts what the *active* queries have done, and do now, into the heartbeats of the queries and of the job."""
         now_ms, newest = wall_clock_ms(), dict[str, Mapping[str, Any]]()
         for listener in [*self._listeners.values()]:
             newest |= listener.newest
         # Each question to the JVM costs a tenth of a millisecond and more, so it is asked once for both heartbeats.
         busy = {run for run, (_, query) in active.items() if query.status["isTriggerActive"]}
-        for name, sign in [*self._signs.items()]:
-            sign.reports(newest.get(name), busy, now_ms)
+        for name, beats in [*self._heartbeats.items()]:
+            beats.report(newest.get(name), busy, now_ms)
         self._offsets = offsets_of(newest.values())
         self.load = {"checkpoint_bytes": None, **load_of(newest.values())}
-        before, self._batches = self._batches, {each["runId"]: each["batchId"] for each in newest.values()}
+        before, self._batches = self._batches, {progress["runId"]: progress["batchId"] for progress in newest.values()}
         moved = {run: batch_id for run, batch_id in self._batches.items() if before.get(run) != batch_id}
         for batch_id in moved.values():
             self._batch_id = batch_id
@@ -386,9 +386,9 @@ class ApplicationQueries:
             self._pulse.does("no query is running", now_ms)
 
     def _drain(self, active: Mapping[str, QueryRun], now_s: float) -> str | None:
-        """Stops each query that is between two batches.
+        """Stops each query that is between two batches; returns "" once the process must end, or None.
 
-        A query that runs one batch after the other is stopped after the first that ends.
+        A query that runs one batch right after the other is stopped after the first that ends.
         """
         if self._stopped_s is None:
             log.info("drain requested: stopping %s queries after their batches", len(active))
@@ -400,24 +400,24 @@ class ApplicationQueries:
         return "" if not active and now_s - self._stopped_s > ENDS_WITHIN_S else None
 
     def _stop(self, run: str, query: StreamingQuery) -> None:
-        """Stops *query* in a thread: a `foreachBatch` may ignore that for long."""
+        """Stops *query* in a thread of its own, because a `foreachBatch` function may go on for long."""
         if run not in self._stopping:
             self._stopping.add(run)
             threading.Thread(target=query.stop, name=f"tidemark-stop-{run}", daemon=True).start()
 
     def _lasting_failure(self, active: Container[str], now_s: float) -> str | None:
-        """Returns the error of a query that was not restarted in time."""
+        """Returns the error of a query that failed and was not started again in time, or None."""
         failures = dict(self._failures(active))
         self._failed_s = {run: self._failed_s.get(run, now_s) for run in failures}
         lasting = (run for run, since_s in self._failed_s.items() if now_s - since_s > STARTED_AGAIN_WITHIN_S)
         return next((failures[run] for run in lasting), None)
 
     def _failures(self, active: Container[str]) -> Iterator[tuple[str, str]]:
-        """Yields run and error of failed queries, unless restarted."""
+        """Yields run and error of each query that has failed and was not started again."""
         runs = [*self._runs.items()]
-        last_started = {each.name: run for run, each in runs}
+        last_started = {query_run.name: run for run, query_run in runs}
         for run, (name, query) in runs:
-            # One that was started since *active* was made is looked at next time.
+            # A run that was started since *active* was made is looked at next time.
             if run in active or _is_active(query):
                 continue
             error = _error_of(query)
@@ -427,10 +427,15 @@ class ApplicationQueries:
                 yield run, f"query {name} failed: {error}"
 
 
-class QuerySigns:
+class QueryHeartbeats:
     """The lease and the heartbeats of one query of a job.
 
-    They are in the control folder of the query's *name*, so that commands see it as a stream.
+    Both are in a control folder for the query's *name*, so that commands see the query as a stream.
+
+    Args:
+        name: name of the query, as that of a folder.
+        layout: paths of the job's tables.
+        options: command line of the job.
 
     Raises:
         AlreadyRunning: another job runs a query of this name.
@@ -455,12 +460,12 @@ class QuerySigns:
 
     @property
     def epoch(self) -> int:
-        """The lease of the query."""
+        """The number of the query's lease."""
         return self._pulse.epoch
 
     @property
     def lives(self) -> bool:
-        """True until the query has ended, also before its start."""
+        """True before the query starts and while it runs."""
         return not self._is_over and (self._query is None or _is_active(self._query))
 
     def follow(self, query: StreamingQuery, run: str) -> None:
@@ -468,10 +473,13 @@ class QuerySigns:
         self._run, self._query = run, query
         self._pulse.follow(self, (), query.id)
 
-    def reports(self, newest: Mapping[str, Any] | None, busy: Container[str], now_ms: int) -> None:
-        """Puts the *newest* batch and the running one into the heartbeat.
+    def report(self, newest: Mapping[str, Any] | None, busy: Container[str], now_ms: int) -> None:
+        """Puts the newest batch that ended, and the one that runs, into the heartbeat.
 
-        *busy* has the runs that work on a batch.
+        Args:
+            newest: Spark's progress of the newest batch; None before the first.
+            busy: the runs that work on a batch.
+            now_ms: the driver's clock.
         """
         if self._query is None:
             return
@@ -490,12 +498,10 @@ class QuerySigns:
             self._pulse.begin(self.reached[0] + 1)
 
     def look(self, active: Container[str]) -> None:
-        """Writes the last beat if the query has ended.
-
-        The runs that go on are *active*.
+        """Writes the last heartbeat if the query's run is no longer *active*.
 
         Raises:
-            LeaseLost: another job has taken its name over.
+            LeaseLost: another job has taken the query's name over.
         """
         if self._run not in active and not self.lives:
             self.end()
@@ -507,9 +513,9 @@ class QuerySigns:
                 raise
 
     def end(self, reason: str | None = None) -> None:
-        """Writes the last beat, once, and gives the lease back.
+        """Writes the last heartbeat, once, and gives the lease back.
 
-        *reason* is why the job failed; the error of the query itself says more.
+        *reason* is why the job failed; an error of the query itself is written in its place.
         """
         if not self._is_over:
             self._is_over = True
@@ -519,12 +525,12 @@ class QuerySigns:
 
 
 def _end_without_error(job: Control) -> StreamState:
-    """Returns the last state of a job, or of a query of the *job*, that has not failed."""
+    """Returns the last state of a *job*, or of one of its queries, that has not failed."""
     return StreamState.DRAINED if job.drain_requested() else StreamState.FINISHED
 
 
 def _name_in_options(writer: DataStreamWriter) -> str | None:
-    """Returns the name that `queryName`, `option` or `options` gave the query."""
+    """Returns the query's name that was given to *writer* by `queryName`, `option` or `options`, or None."""
     with suppress(Exception):  # such as a Spark of another form: then the name is known after the start
         # PySpark and Spark can set the options of a writer, and not read them.
         options = writer._jwrite.getClass().getDeclaredField("extraOptions")
@@ -535,7 +541,7 @@ def _name_in_options(writer: DataStreamWriter) -> str | None:
 
 
 def _is_active(query: StreamingQuery) -> bool:
-    """Returns False, too, if the job has ended its JVM."""
+    """Returns True if *query* runs; a query whose JVM the job has ended does not."""
     try:
         return bool(query.isActive)
     except Exception:
@@ -543,7 +549,7 @@ def _is_active(query: StreamingQuery) -> bool:
 
 
 def _error_of(query: StreamingQuery) -> Exception | None:
-    """Returns the error of *query*; None, too, if its JVM has ended."""
+    """Returns the error of *query*, or None if it has none or its JVM has ended."""
     try:
         return query.exception()
     except Exception:

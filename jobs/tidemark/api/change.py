@@ -21,7 +21,7 @@ from tidemark.api.query import (
     record_time_ms,
     write_about,
 )
-from tidemark.api.shards import ShardedState, left_out, other_rows
+from tidemark.api.shards import ShardedState, other_rows, suppressed_files
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, InvalidTimestamp
 from tidemark.kernels.columns.schemas import rows_of
@@ -38,22 +38,26 @@ from tidemark.stream.state.keyed_rows import KeyedRows
 
 
 class State:
-    """The update of each key that *operator* sent on last.
+    """For each key, the update that *operator* sent on last.
 
-    It is kept in the table `changes`, whose newest row of a key is the key's state. The state in memory is rebuilt from
-    there whenever it is not that of the batch before: at the start, when a batch is run again, or when another process
-    ran some. Create one per operator, outside of the function.
+    The state is kept in the table `changes`, where the newest row of a key is the key's state. The copy in memory is
+    rebuilt from there whenever it does not belong to the batch before: at the start, when a batch is run again, or when
+    another process ran some. Create one state per operator, outside of the `foreachBatch` function.
 
     Args:
-        warehouse: folder of Tidemark's tables.
+        warehouse: folder or bucket of Tidemark's tables.
         topology: name under which reports show the query.
         sub_topology: name of the query.
-        operator: name of the step that judges.
+        operator: name of the step that decides what is sent on.
         rule: when an update counts as unchanged.
-        shards: the number of Spark's tasks that share the keys, and keep their states in files; executors need this
-            package then. 1: the driver has the keys. None: 1 in a local session; on a cluster the number of the newest
-            batch. At first it is one for each core, from 2 to 32, of the executors that have registered when the first
-            batch is judged: with dynamic allocation, name a number.
+        shards: into how many parts the keys are divided. With 1 the driver keeps all keys. With more, so many of
+            Spark's tasks share the keys and keep their states in files, for which the executors need this package. If
+            you name no number, it is 1 in a local session. On a cluster it is then that of the newest batch, and in the
+            first batch one for each core, from 2 to 32, of the executors that have registered by then; with dynamic
+            allocation, name a number.
+
+    Raises:
+        InvalidArgument: a name cannot be used, or *shards* is below 1.
     """
 
     def __init__(
@@ -77,21 +81,19 @@ class State:
         self._batch_id: int | None = None
 
     def sharded(self, spark: SparkSession) -> ShardedState | None:
-        """Returns the state in shards; None: the driver of *spark* has it."""
+        """Returns the state divided into shards, or None if the driver of *spark* keeps all keys."""
         # Keys of a local session are in this process anyway.
         if self._shards is None and is_local(str(spark.conf.get("spark.master"))):
             self._shards = 1
         return None if self._shards == 1 else ShardedState(self._query, self._operator, self._rule, self._shards)
 
     def judge(self, updates: pl.DataFrame, batch_id: int) -> JudgedUpdates:
-        """Decides *updates* of a batch, given the batches before it.
-
-        The state does not change yet.
+        """Decides which *updates* of a batch are sent on, given the batches before it. The state does not change yet.
 
         Raises:
-            Contradiction: the batch was judged before, and sent other updates on then.
+            Contradiction: the batch was run before, and sent other updates on then.
         """
-        # After a start, a repeated batch, or a batch of another process the state in memory is of another batch.
+        # After a start, a repeated batch, or a batch of another process, memory has the state of some other batch.
         sent_before = self._load(batch_id) if self._batch_id != batch_id - 1 else None
         result = judged(updates, self._stored.look_up(updates["_key"]), self._rule)
         emitted = result.emitted.select(key="_key", value_hash="_identity")
@@ -100,9 +102,13 @@ class State:
         return result
 
     def move(self, result: JudgedUpdates, batch_id: int, *, passed: int, began_ms: int) -> None:
-        """Writes *result* into the tables and the state.
+        """Writes a decision into the tables and the state.
 
-        *passed* rows of the batch were not judged. *began_ms* is the clock before that.
+        Args:
+            result: the decision.
+            batch_id: the number of the batch.
+            passed: how many rows of the batch have no key, so that they were sent on without a decision.
+            began_ms: the driver's clock before the decision, epoch ms.
         """
         same = self._query.same(batch_id)
         counts = {"emitted": result.emitted.height, "suppressed": result.suppressed_n, "passed": passed}
@@ -117,9 +123,14 @@ class State:
         self._batch_id = batch_id
 
     def count(self, counts: Mapping[str, int], batch_id: int, *, began_ms: int) -> None:
-        """Writes the *counts* of updates by outcome, if there are any.
+        """Writes how many updates of a batch had each outcome, if there were any.
 
-        If the operator is being measured, they go into its row. *began_ms* is the clock before the judgement.
+        If `measured` measures the operator, the counts go into its row instead.
+
+        Args:
+            counts: the number of updates by outcome.
+            batch_id: the number of the batch.
+            began_ms: the driver's clock before the decision, epoch ms.
         """
         if any(counts.values()) and not hand_over(self._query, self._operator, counts):
             row = operator_row(self._operator, counts, decided_at_ms=began_ms)
@@ -130,17 +141,17 @@ class State:
         return Writer(self._query, self._operator, wall_clock_ms)
 
     def _load(self, batch_id: int) -> pl.DataFrame | None:
-        """Rebuilds the state before *batch_id*.
+        """Rebuilds the state before the batch *batch_id*.
 
-        Returns the updates that this batch sent on, if it was run before.
+        Returns the updates that this batch sent on when it was run before, or None if it was not.
         """
         self._writer = self._new_writer()  # a new one reads which batches other processes have written
         self._writer.open(CHANGES.name, batch_id)
         columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
         # The batch itself is included: it has rows here if it was run before.
         rows = read_before(self._query.table(CHANGES.name), batch_id + 1, columns)
-        own_rows = rows.filter(pl.col("operator") == self._operator).sort("batch_id", "seq")
-        before, sent = own_rows.filter(pl.col("batch_id") < batch_id), own_rows.filter(pl.col("batch_id") == batch_id)
+        changes = rows.filter(pl.col("operator") == self._operator).sort("batch_id", "seq")
+        before, sent = changes.filter(pl.col("batch_id") < batch_id), changes.filter(pl.col("batch_id") == batch_id)
         self._stored = KeyedRows(STORED)
         self._stored.put(
             before.select("key", "value", identity="value_hash", timestamp_ms=pl.col("timestamp").dt.epoch("ms"))
@@ -160,18 +171,16 @@ def changed(
     order: tuple[str, str],
     state: State,
 ) -> Iterator[DataFrame]:
-    """Yields the *rows* that change their key, for a `with` block.
+    """Yields those of *rows* that change the state of their key; write them inside the `with` block.
 
-    Write them inside the block.
-
-    Purpose: send on only what changed, prove each skip (`suppressed`), and never lose an update.
+    Purpose: send on only what changed, prove each skip (table `suppressed`), and never lose an update.
 
     How it works: the rows of a key are judged in *order* against the one sent on last, as a `table` of Tidemark does
-    (`kernels/updates/change.py`). The state moves when the block ends without an error, which is after the output. Were
-    it the other way round, a crash between the two would leave a state that takes the update for sent: the batch that
+    (`kernels/updates/change.py`). The state moves when the block ends without an error, which is after the output. If
+    the state moved first, a crash before the output would leave a state that counts the update as sent: the batch that
     is run again would suppress it, and no reader would ever get it. That is KAFKA-12508, for which Kafka reverted this
-    feature. This way a crash leaves the state as it was, or the whole batch done; since a batch is always judged by the
-    batches before it, running it again gives the same rows.
+    feature. As it is, a crash leaves either the state as it was or the whole batch done. A batch is always judged by
+    the batches before it, so running it again gives the same rows.
 
     What it does not do: make the output itself exactly-once. The batch that is run again writes the same rows again;
     whether that shows is up to the output (Delta: `txnAppId` and `txnVersion`).
@@ -181,11 +190,11 @@ def changed(
     Spark demands of them too.
 
     Args:
-        rows: of one batch.
+        rows: the rows of one batch.
         batch_id: its number, as `foreachBatch` gives it.
-        key: the columns of the key. Rows whose single key column is null are sent on unjudged, and counted as `passed`.
-        columns: the columns of the value; rows of equal values have equal ones of all of these, null being equal to
-            null.
+        key: the columns of the key. If the key is one column, rows in which it is null are sent on without a decision,
+            and counted as `passed`.
+        columns: the columns of the value. Two values are equal if all of these columns are, null being equal to null.
         timestamp: TIMESTAMP column with the record time.
         order: two integer columns that order the updates of a key, and identify a row: Kafka's partition and offset.
         state: the updates that were sent on before.
@@ -194,15 +203,15 @@ def changed(
         InvalidTimestamp: a record has no time, or one before 1970, so that it cannot be judged; a guess could hide a
             later update. Filter such rows out before.
         InvalidArgument: *order* is null somewhere or names two rows, or *timestamp* is no TIMESTAMP.
-        Contradiction: the batch comes before others that the state has seen, the checkpoint having been replaced; or it
-            was run before with other rows. Either is detected before the block, and so before the output.
+        Contradiction: the state has seen later batches, because the checkpoint was replaced; or the batch was run
+            before with other rows. Both are detected before the block, and so before the output.
     """
     with kept(rows):
         began_ms = wall_clock_ms()
         read = _read(rows, key, columns, timestamp, order)
         if sharded := state.sharded(rows.sparkSession):
             entry = sharded.judge(read, batch_id, key, columns)
-            files = left_out(entry)
+            files = suppressed_files(entry)
             yield _without(rows, order, rows.sparkSession.read.parquet(*files)) if files else rows
             state.count(sharded.move(entry), batch_id, began_ms=began_ms)
             return
@@ -210,17 +219,18 @@ def changed(
         updates = _updates(records, columns, timestamp)
         result = state.judge(updates, batch_id)
         suppressed = updates.join(result.emitted, on=["_partition", "_offset"], how="anti")
-        places = suppressed.select("_partition", "_offset").to_arrow()
-        some = F.broadcast(as_rows(places, rows.sparkSession)) if suppressed.height else None
-        yield rows if some is None else _without(rows, order, some)
-        # After the output: a crash in between runs the batch again. The other way round it would lose its updates.
+        row_ids = suppressed.select("_partition", "_offset").to_arrow()
+        to_drop = F.broadcast(as_rows(row_ids, rows.sparkSession)) if suppressed.height else None
+        yield rows if to_drop is None else _without(rows, order, to_drop)
+        # After the output: a crash in between runs the batch again. If the state moved first, its updates would be
+        # lost.
         state.move(result, batch_id, passed=records.height - updates.height, began_ms=began_ms)
 
 
 def _read(
     rows: DataFrame, key: Sequence[str], columns: Sequence[str], timestamp: str, order: tuple[str, str]
 ) -> DataFrame:
-    """Returns the columns of *rows* that decide."""
+    """Returns the columns of *rows* that the decision needs: key, value, record time and order."""
     partition, offset = order
     return rows.select(
         *dict.fromkeys((*key, *columns)),
@@ -231,21 +241,26 @@ def _read(
 
 
 def _records(read: DataFrame, key: Sequence[str], order: tuple[str, str]) -> pl.DataFrame:
-    """Returns the rows *read* in order, on the driver.
+    """Returns the rows *read* on the driver, in order; refuses rows without an identity of their own.
 
-    It refuses rows that cannot be judged.
+    Raises:
+        InvalidArgument: the columns of *order* are null somewhere, or name two rows.
     """
     partition, offset = order
     records = pl.DataFrame(as_arrow(read)).sort("_partition", "_offset")
-    places = records.select("_partition", "_offset")
-    if places.null_count().sum_horizontal().sum() or places.is_duplicated().any():
+    row_ids = records.select("_partition", "_offset")
+    if row_ids.null_count().sum_horizontal().sum() or row_ids.is_duplicated().any():
         msg = f"{partition} and {offset} must identify a row of the batch, got nulls or duplicates; choose others"
         raise InvalidArgument(msg)
     return records.with_columns(_key=key_text(key, records.schema), _task="_partition", _deleted=pl.lit(value=False))
 
 
 def _updates(records: pl.DataFrame, columns: Sequence[str], timestamp: str) -> pl.DataFrame:
-    """Returns the *records* that have a key, with their value."""
+    """Returns the *records* that have a key, with their value; refuses those without a record time.
+
+    Raises:
+        InvalidTimestamp: a record has no time, or one before 1970.
+    """
     keyed = records.filter(pl.col("_key").is_not_null())
     if timeless := keyed.filter(pl.col("_timestamp_ms").is_null() | (pl.col("_timestamp_ms") < 0)).height:
         msg = f"every update needs a record time, got {timeless} rows without a usable {timestamp}; filter them out"
@@ -253,7 +268,7 @@ def _updates(records: pl.DataFrame, columns: Sequence[str], timestamp: str) -> p
     return with_value(keyed, columns)
 
 
-def _without(rows: DataFrame, order: tuple[str, str], left_out: DataFrame) -> DataFrame:
-    """Returns *rows* without those *left_out*, by `_partition` and `_offset`."""
-    same = [F.col(column) == F.col(f"_{name}") for column, name in zip(order, ("partition", "offset"), strict=True)]
-    return rows.join(left_out, on=same, how="left_anti")
+def _without(rows: DataFrame, order: tuple[str, str], to_drop: DataFrame) -> DataFrame:
+    """Returns *rows* without those whose `_partition` and `_offset` are in *to_drop*."""
+    is_same = [F.col(column) == F.col(f"_{name}") for column, name in zip(order, ("partition", "offset"), strict=True)]
+    return rows.join(to_drop, on=is_same, how="left_anti")

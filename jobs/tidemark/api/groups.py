@@ -4,8 +4,8 @@ Purpose: Spark's Kafka source keeps its progress in the checkpoint, so lag expor
 groups, do not see it.
 
 How it works: when Spark has reported a batch, which it does after the commit, the ends of the batch are written into a
-group without members, by a client of the JVM with the settings of the query's own source: no address and no login is
-told to Python. Nobody waits for the answer, and a failure fails no query.
+group without members, by a client of the JVM with the settings of the query's own source, so that Python learns neither
+the address nor the login of the broker. Nobody waits for the answer, and a failed write fails no query.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidemark.semantics.progress import Place
 log = logging.getLogger("tidemark.api")
 
 REPEATED_EVERY_S = 3_600.0
-"""The same offsets are written again after this.
+"""Unchanged offsets are written again after so many seconds.
 
-A broker forgets those of a group without members after `offsets.retention.minutes`, by default 7 days.
+A broker forgets the offsets of a group without members after `offsets.retention.minutes`, by default 7 days.
 """
 ENDS_WITHIN_S = 5
 """Longest wait for the answer to the last write of a query."""
@@ -35,7 +35,7 @@ class QueryGroup:
     """Writes the offsets of one run of a query into the consumer group *group*.
 
     Args:
-        jvm: that of the query's session.
+        jvm: the JVM of the query's session.
         group: the name of the group.
         plan: Spark's object of the run.
         clock_s: a monotonic clock.
@@ -43,6 +43,7 @@ class QueryGroup:
 
     def __init__(self, jvm: Any, group: str, plan: Any, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._jvm, self._group, self._plan, self._clock_s = jvm, group, plan, clock_s
+        # Sources of the query are known by their number in Spark's plan.
         self._ends: dict[int, dict[Place, int]] = {}
         self._written: dict[int, dict[Place, int]] = {}
         self._written_s = clock_s()
@@ -50,21 +51,23 @@ class QueryGroup:
         self._answers: dict[int, Any] = {}
         self._failures: dict[int, set[str]] = {}
 
-    def take(self, progress: Mapping[str, Any]) -> None:
-        """Notes the ends of the batch of *progress*, by the number of the source."""
+    def note(self, progress: Mapping[str, Any]) -> None:
+        """Notes the offsets up to which the batch of *progress* has read; `write` writes them."""
         ends: dict[int, dict[Place, int]] = {}
         lowest: dict[Place, int] = {}
         for number, source in enumerate(progress["sources"]):
-            for part in partitions_of(source):
-                place, end = Place(part["source"], part["partition"]), part["until_offset"]
-                ends.setdefault(number, {})[place] = end
+            for offsets in partitions_of(source):
+                partition, end = Place(offsets["source"], offsets["partition"]), offsets["until_offset"]
+                ends.setdefault(number, {})[partition] = end
                 # Two sources of a query may read one topic: the slower one says what is left to read.
-                lowest[place] = min(end, lowest.get(place, end))
-        self._ends = {number: {place: lowest[place] for place in places} for number, places in ends.items()}
+                lowest[partition] = min(end, lowest.get(partition, end))
+        self._ends = {
+            number: {partition: lowest[partition] for partition in partitions} for number, partitions in ends.items()
+        }
 
     def write(self) -> None:
-        """Writes what has changed since the last write, or failed, without a wait."""
-        self._heed_answers()
+        """Writes the offsets that have changed since the last write, or whose write failed; waits for no answer."""
+        self._handle_answers()
         if self._clock_s() - self._written_s >= REPEATED_EVERY_S:
             self._written.clear()
         for number, ends in self._ends.items():
@@ -72,9 +75,9 @@ class QueryGroup:
                 continue
             self._written[number], self._written_s = ends, self._clock_s()
             try:
-                self._answers[number] = self._ask(number, ends)
+                self._answers[number] = self._send(number, ends)
             except Exception as error:
-                self._fails(number, error)
+                self._retry_after(number, error)
 
     def end(self) -> None:
         """Writes a last time, waits for the answers, and ends the clients."""
@@ -85,25 +88,25 @@ class QueryGroup:
                     answer.get(ENDS_WITHIN_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
                 except Exception:
                     log.debug("consumer group %s: the answer is a failure, or late", self._group, exc_info=True)
-        self._heed_answers()
+        self._handle_answers()
         for client in self._clients.values():
             client.close(self._jvm.java.time.Duration.ZERO)
 
-    def _ask(self, number: int, ends: Mapping[Place, int]) -> Any:
-        """Returns the future of the answer to *ends*, those of the source *number*."""
+    def _send(self, number: int, ends: Mapping[Place, int]) -> Any:
+        """Sends the offsets *ends* of the source *number* to the broker; returns the future of the answer."""
         if number not in self._clients:
             settings = self._plan.sources().distinct().apply(number).kafkaOffsetReader().driverKafkaParams()
             create = self._jvm.org.apache.kafka.clients.admin.AdminClient.create
             self._clients[number] = create(self._jvm.java.util.HashMap(settings))
-        partition = self._jvm.org.apache.kafka.common.TopicPartition
-        position = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata
+        topic_partition = self._jvm.org.apache.kafka.common.TopicPartition
+        offset_and_metadata = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata
         offsets = self._jvm.java.util.HashMap()
-        for place, end in ends.items():
-            offsets.put(partition(*place), position(end))
+        for partition, end in ends.items():
+            offsets.put(topic_partition(*partition), offset_and_metadata(end))
         return self._clients[number].alterConsumerGroupOffsets(self._group, offsets).all()
 
-    def _heed_answers(self) -> None:
-        """Takes note of the answers that have come."""
+    def _handle_answers(self) -> None:
+        """Handles the answers that have come: offsets whose write failed are written again."""
         for number, answer in [*self._answers.items()]:
             if not answer.isDone():
                 continue
@@ -111,12 +114,12 @@ class QueryGroup:
             try:
                 answer.get()
             except Exception as error:
-                self._fails(number, error)
+                self._retry_after(number, error)
             else:
                 self._failures.pop(number, None)
 
-    def _fails(self, number: int, error: Exception) -> None:
-        """Logs a failure of a source once until it is over, and has the offsets written again."""
+    def _retry_after(self, number: int, error: Exception) -> None:
+        """Has the offsets of the source *number* written again after *error*, which is logged once until it is over."""
         self._written.pop(number, None)
         reason = repr(error)
         if isinstance(error, Py4JJavaError):

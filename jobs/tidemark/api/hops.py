@@ -1,4 +1,4 @@
-"""Records a record's hops in its Kafka headers: one `tidemark-hop` each."""
+"""Notes in a record's Kafka headers which streams it has passed and when: one header `tidemark-hop` for each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ _VALUE = rf"^((?:{NAME.pattern}/)?{NAME.pattern}):([0-9]{{1,18}})\z"
 
 
 def with_hop(rows: DataFrame, name: str, *, clock: Clock = wall_clock_ms) -> DataFrame:
-    """Adds the header `tidemark-hop: <name>:<epoch ms>` to `headers`.
+    """Returns *rows* with the header `tidemark-hop: <name>:<epoch ms>` added to the column `headers`.
 
     The instant is the driver's clock at the time of this call, one for all rows: call it inside `foreachBatch`, when
     the work is done and right before the records are written to Kafka. Never use `current_timestamp()`, which is the
-    instant at which the batch began. A missing column `headers` is created. Other headers stay as they are, except for
-    `tidemark-id`, which identifies the record that these are made of. Of more than 32 hops the oldest are dropped.
+    instant at which the batch began. A missing column `headers` is created, as array<struct<key:string,value:binary>>.
+    Other headers stay as they are, except for `tidemark-id`: that one identifies the record that was read, and not the
+    one that is written. Of more than 32 hops the oldest are dropped.
+
+    Args:
+        rows: the rows of one batch, with Kafka's `headers` if they have any.
+        name: the name of this stream: letters, digits, `_`, `.` and `-`, also as `topology/name`.
+        clock: returns epoch ms UTC.
 
     Raises:
         InvalidArgument: *rows* are a stream, which has no single instant for all rows; or *name* is not usable.
@@ -40,11 +46,11 @@ def with_hop(rows: DataFrame, name: str, *, clock: Clock = wall_clock_ms) -> Dat
 
 
 def hops(rows: DataFrame) -> DataFrame:
-    """Adds the column `hops` to *rows* from Kafka.
+    """Returns *rows* from Kafka, which are read with `includeHeaders`, with the column `hops`.
 
-    Its type is array<struct<name:string,at_ms:bigint>>, in the order of the headers; `at_ms` is epoch ms of the clock
-    of the driver that wrote it. Empty where there are none; a header of that name without an instant is not a hop.
-    *rows* are read with `includeHeaders`.
+    The type of `hops` is array<struct<name:string,at_ms:bigint>>, in the order of the headers. `at_ms` is epoch ms of
+    the clock of the driver that wrote the header. The array is empty for a record without hops. A header `tidemark-hop`
+    without an instant is not a hop.
     """
     headers = F.coalesce(F.col("headers"), F.array().cast(_HEADERS))
     read = F.transform(F.filter(headers, _is_hop), _hop)

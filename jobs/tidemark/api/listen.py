@@ -1,7 +1,4 @@
-"""Records what Spark reports of every query of a session.
-
-The queries are not changed.
-"""
+"""Records what Spark reports of every query of a session, without a change to the queries."""
 
 from __future__ import annotations
 
@@ -36,20 +33,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.api.groups import QueryGroup
 from tidemark.api.progress import (
+    BatchContext,
     Look,
     Reads,
-    Told,
+    address_written,
+    addresses_read,
     batch_row,
     clock_row,
     ended_ms,
     event_ms,
     first_read,
     looked_ms,
-    named_places,
+    named_addresses,
     operator_rows,
     partition_rows,
-    place_written,
-    places_read,
     reads_of,
     record_rows,
     result_rows,
@@ -72,23 +69,17 @@ from tidemark.storage.locks import ForeignOwner
 log = logging.getLogger("tidemark.api")
 
 FLUSH_S = 30.0
-"""Longest wait of `close` for the end of ended queries.
-
-Spark reports it late.
-"""
+"""Longest time that `close` waits for Spark to report the end of queries that have ended."""
 GROUP_S = 10.0
-"""Batches of so many seconds are written together."""
+"""The rows of so many seconds are written together."""
 MOST_WAITING = 10_000
-"""Most rows of a table, or news of a query, that wait."""
+"""Most rows of a table, and most reports about a query, that wait while the warehouse cannot be reached."""
 MOST_LOOKS = 1_000
-"""Most looks of a query that are kept because what they saw is not read yet: the newest."""
+"""Most looks for new records that are kept of a query while some of the records that they saw are unread."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
-"""Queries of this process whose `batches` a listener writes.
-
-`measured` does not write them.
-"""
+"""Queries of this process whose rows of `batches` a listener writes, so that `measured` must not."""
 
 
 def is_listened_to(query: Query) -> bool:
@@ -99,20 +90,32 @@ def is_listened_to(query: Query) -> bool:
 def listen(
     spark: SparkSession, *, warehouse: str | Path, topology: str, consumer_groups: str | None = None
 ) -> Listener:
-    """Records every query of the session *spark* until the listener is closed.
+    """Records every query that the session *spark* runs until the returned listener is closed.
 
-    With *consumer_groups*, for example `tidemark`, the offsets of each query are written into the consumer group
-    `tidemark-TOPOLOGY-QUERY`, so that Kafka's own tools show its lag.
+    Call this before queries start; `with listen(…):` closes the listener at the end of the block.
+
+    Args:
+        spark: the session.
+        warehouse: folder or bucket of Tidemark's tables.
+        topology: name under which reports show the queries.
+        consumer_groups: prefix of consumer groups, for example `tidemark`: the offsets of each query are then written
+            into the group `tidemark-TOPOLOGY-QUERY`, so that Kafka's own tools show its lag. None to write none.
+
+    Raises:
+        InvalidArgument: the name of the topology cannot be used.
     """
     listener = Listener(spark, Layout(location(warehouse)), topology, consumer_groups=consumer_groups)
     spark.streams.addListener(listener)
     return listener
 
 
-class News(NamedTuple):
-    """What Spark reported, and `to_boot_ms`, boot clock − wall clock of the host when that was heard.
+class Report(NamedTuple):
+    """What Spark reported of a query.
 
-    `has_looked`: at the `timestamp` of *spark* the query looked for records, and found nothing new.
+    Attributes:
+        spark: Spark's JSON: the progress of a batch, or only `id`, `runId` and `timestamp`.
+        to_boot_ms: boot clock − wall clock of the host when the listener was called.
+        has_looked: at `timestamp` the query looked for records, and found nothing new.
     """
 
     spark: Mapping[str, Any]
@@ -121,31 +124,40 @@ class News(NamedTuple):
 
 
 class Listener(StreamingQueryListener):
-    """Writes the batches of every query of one session.
+    """Writes the batches of every query of one session into Tidemark's tables. Created by `listen`.
 
     Purpose: batch times and phases, outcomes, watermark, state and backlog (`latest_offset` − `until_offset` in
     `partition_batches`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the
     largest and the mean latency of a batch, in `operator_batches`, and the streaming windows that it has finished;
     Spark reports no quantiles, so there are none. What a query reads and writes is described in its control folder.
 
-    With *consumer_groups*, the beginning of their names, it writes the offsets of each query into a group
-    (`tidemark.api.groups`), together with the rows.
-
-    `newest` has the newest progress of each query, by its sub-topology.
-
     How it works: Spark calls from the thread that serves all its listeners, so a call only puts its event into a queue;
-    a thread of the listener's own writes the events of GROUP_S together. A query is filed as the sub-topology of its
-    name (`folder_name`). Without a name it is filed under JOB_1, JOB_2 … of its *job*, or under its id if it has no
-    job. A batch that was recorded before, by `measured` or before a restart, is not recorded again. Batches of a new
+    a thread of the listener writes the events of GROUP_S together. A query is filed as the sub-topology of its name
+    (`folder_name`). Without a name it is filed under JOB_1, JOB_2 … of its *job*, or under its id if it has no job. A
+    batch that was recorded before, by `measured` or before a restart, is not recorded again. Batches of a new
     checkpoint are numbered on from the newest recorded one.
 
-    What it does not do: fail a query. Errors in writing are logged; after one of the warehouse, rows are written later.
+    What it does not do: fail a query. Errors in writing are logged; if the warehouse could not be reached, the rows are
+    written later.
 
-    Clocks: Spark's timestamps and lengths are those of the JVM's wall clock. The listener reads how far the boot clock
-    of their host is from it when Spark calls.
+    Clocks: Spark's timestamps and lengths are those of the JVM's wall clock. When Spark calls, the listener reads how
+    far the host's boot clock, which is never set, is from its wall clock.
 
     Known limitation: Spark reports a batch once, after it; a process that dies leaves no row of its last GROUP_S. Two
     processes must not run queries of one name.
+
+    Args:
+        spark: the session.
+        layout: paths of the tables.
+        topology: name under which reports show the queries.
+        job: name of the job that runs the queries, for those without a name; empty without a job.
+        file: the job's Python file; empty without a job.
+        lease_of: returns the number of a query's lease by its name; None for a query without a lease.
+        consumer_groups: prefix of consumer groups into which offsets are written (`tidemark.api.groups`); None to write
+            none.
+
+    Attributes:
+        newest: Spark's newest progress of each query, by its sub-topology.
     """
 
     def __init__(
@@ -163,7 +175,7 @@ class Listener(StreamingQueryListener):
         self._job, self._file, self._lease_of = job, file, lease_of
         self._group_prefix = consumer_groups
         self._groups: dict[str, QueryGroup] = {}
-        self._news: SimpleQueue[News | None] = SimpleQueue()
+        self._reports: SimpleQueue[Report | None] = SimpleQueue()
         self.newest: dict[str, Mapping[str, Any]] = {}
         self._running: set[str] = set()
         self._heard_of: set[Query] = set()
@@ -189,29 +201,32 @@ class Listener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Queues the progress; Spark calls this some time after each batch."""
-        self._news.put(News(json.loads(event.progress.json), to_boot_ms()))
+        self._reports.put(Report(json.loads(event.progress.json), to_boot_ms()))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Queues that a query has looked and waits; Spark calls this every 10 s."""
+        """Queues that a query has looked for records in vain; Spark calls this every 10 s."""
         idle = {"id": str(event.id), "runId": str(event.runId), "timestamp": event.timestamp}
-        self._news.put(News(idle, to_boot_ms(), has_looked=True))
+        self._reports.put(Report(idle, to_boot_ms(), has_looked=True))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Removes the query; Spark calls this after its last progress."""
-        # Of a query whose first batch failed there is no other news.
+        # Of a query whose first batch failed there is no other report.
         ended = {"id": str(event.id), "runId": str(event.runId), "timestamp": iso(wall_clock_ms())}
-        self._news.put(News(ended, to_boot_ms()))
+        self._reports.put(Report(ended, to_boot_ms()))
         with self._ended:
             self._running.discard(str(event.runId))
             self._ended.notify_all()
 
     def close(self) -> None:
-        """Writes the last events of queries that have ended, and stops listening."""
+        """Writes the last rows of queries that have ended, and stops listening.
+
+        Spark reports the end of a query late; this waits for it for FLUSH_S at most.
+        """
         with self._ended:
             self._ended.wait_for(self._has_heard_all, timeout=FLUSH_S)
         self._session.streams.removeListener(self)
         _listened_to.difference_update(self._heard_of)
-        self._news.put(None)
+        self._reports.put(None)
         self._thread.join()
 
     def __enter__(self) -> Listener:
@@ -222,7 +237,7 @@ class Listener(StreamingQueryListener):
 
     @cached_property
     def _jlistener(self) -> Any:
-        """Returns the object of the JVM that calls the listener, as PySpark's."""
+        """The object of the JVM that calls the listener, in place of the one that PySpark would make."""
         jvm = self._session._jvm
         assert jvm is not None
         return jvm.PythonStreamingQueryListenerWrapper(_AsJson(self))
@@ -242,7 +257,7 @@ class Listener(StreamingQueryListener):
     def _free_name(self) -> str:
         """Returns a name for a query of the job that has none.
 
-        Its id would be new at each start if it has no checkpoint.
+        The id would be no name, because a query without a checkpoint has a new one at each start.
         """
         # Spark reports the end of a query some time after it.
         active = {str(query.runId) for query in self._session.streams.active}
@@ -252,17 +267,17 @@ class Listener(StreamingQueryListener):
     def _write_all(self) -> None:
         is_open, due_s = True, 0.0
         while is_open:
-            news = None
+            report = None
             try:
                 # The first batch is written at once, and so are the last ones.
-                news = self._news.get(timeout=max(due_s - time.monotonic(), 0.01) if self._waiting() else None)
-                is_open = news is not None
-                if news is not None:
-                    self._add(news)
+                report = self._reports.get(timeout=max(due_s - time.monotonic(), 0.01) if self._waiting() else None)
+                is_open = report is not None
+                if report is not None:
+                    self._add(report)
             except Empty:
                 pass
             except Exception:
-                log.exception("not recorded: %s", news)
+                log.exception("not recorded: %s", report)
             if self._waiting() and (time.monotonic() >= due_s or not is_open):
                 due_s = time.monotonic() + GROUP_S
                 for record in self._records.values():
@@ -275,46 +290,48 @@ class Listener(StreamingQueryListener):
     def _waiting(self) -> bool:
         return any(record.waits for record in [*self._records.values()])
 
-    def _add(self, heard: News) -> None:
-        news = heard.spark
-        query = self._query(news.get("name"), news["id"], news["runId"])
-        plan = self._plans.get(news["runId"])
-        self._note_offsets(heard, query, plan)
-        if "batchId" in news:
-            self.newest[query.name] = news
-        elif plan is None:  # it has begun, or began before the listener
+    def _add(self, report: Report) -> None:
+        spark = report.spark
+        query = self._query(spark.get("name"), spark["id"], spark["runId"])
+        plan = self._plans.get(spark["runId"])
+        self._note_offsets(report, query, plan)
+        if "batchId" in spark:
+            self.newest[query.name] = spark
+        elif plan is None:  # the run is recorded already, or began before the listener
             for record in self._records.values():
-                if heard.has_looked and record.run == news["runId"]:
-                    record.looked_in_vain(instant_ms(news["timestamp"]) + heard.to_boot_ms)
+                if report.has_looked and record.run == spark["runId"]:
+                    record.looked_in_vain(instant_ms(spark["timestamp"]) + report.to_boot_ms)
             return
         else:
-            # A query without a batch has its name in no such event.
-            query = self._query(plan.name(), news["id"], news["runId"])
+            # Spark names the query only in a progress, and this one has had no batch yet.
+            query = self._query(plan.name(), spark["id"], spark["runId"])
         if query not in self._records:
             self._records[query] = QueryRecord(query, self._job, self._file)
         record = self._records[query]
         thread_id, lease = self._session.sparkContext.applicationId, self._lease_of(query.name)
-        record.take(news, plan, to_boot_ms=heard.to_boot_ms, thread_id=thread_id, lease=lease)
-        if record.run == news["runId"]:
-            self._plans.pop(news["runId"], None)
+        record.add(spark, plan, to_boot_ms=report.to_boot_ms, thread_id=thread_id, lease=lease)
+        if record.run == spark["runId"]:
+            self._plans.pop(spark["runId"], None)
 
-    def _note_offsets(self, heard: News, query: Query, plan: Any) -> None:
-        """Has the consumer group of the run in *heard* follow it."""
+    def _note_offsets(self, report: Report, query: Query, plan: Any) -> None:
+        """Notes the offsets that *report* has for the consumer group of its run, and writes them when
+        the run pauses.
+        """
         name = consumer_group(self._group_prefix, self._topology, query.name)
         if name is None:
             return
-        run = heard.spark["runId"]
-        if "batchId" in heard.spark:
+        run = report.spark["runId"]
+        if "batchId" in report.spark:
             if plan is not None and run not in self._groups:
                 self._groups[run] = QueryGroup(self._session._jvm, name, plan)
             if run in self._groups:  # a run that began before the listener has no plan here
-                self._groups[run].take(heard.spark)
+                self._groups[run].note(report.spark)
         elif run in self._groups:
-            _attempt(self._groups[run].write if heard.has_looked else self._groups.pop(run).end)
+            _attempt(self._groups[run].write if report.has_looked else self._groups.pop(run).end)
 
 
 def _attempt(write: Callable[[], None]) -> None:
-    """Calls *write* of a group: a lag exporter must not keep rows from being recorded."""
+    """Calls *write* of a consumer group and logs its errors, which must not keep rows from being recorded."""
     try:
         write()
     except Exception:
@@ -322,9 +339,9 @@ def _attempt(write: Callable[[], None]) -> None:
 
 
 class _AsJson(JStreamingQueryListener):
-    """Hands progress events to a listener that have JSON alone.
+    """Hands the progress of a batch to a listener as Spark's JSON.
 
-    PySpark asks the JVM for each field, a hundred calls and more for a batch.
+    PySpark's own class asks the JVM for each field, with a hundred calls and more for a batch.
     """
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802 - Spark's name
@@ -334,9 +351,9 @@ class _AsJson(JStreamingQueryListener):
 
 
 class _Waiting(NamedTuple):
-    """News of a query that have no rows yet, because the warehouse could not be read: the arguments of `take`."""
+    """A report that has no rows yet, because the warehouse could not be read: the arguments of `QueryRecord.add`."""
 
-    news: Mapping[str, Any]
+    spark: Mapping[str, Any]
     plan: Any
     to_boot_ms: int
     thread_id: str
@@ -344,7 +361,13 @@ class _Waiting(NamedTuple):
 
 
 class QueryRecord:
-    """The rows of *query* that wait, and what they depend on."""
+    """Turns what Spark reports of one *query* into rows, and keeps them until they can be written.
+
+    Args:
+        query: the query.
+        job: name of the job that runs it; empty without a job.
+        file: the job's Python file; empty without a job.
+    """
 
     def __init__(self, query: Query, job: str, file: str) -> None:
         self._query, self._job, self._file = query, job, file
@@ -354,7 +377,7 @@ class QueryRecord:
         self._has_changed = False
         self._plan: Any = None
         self._writer: Writer | None = None
-        self._news: deque[_Waiting] = deque(maxlen=MOST_WAITING)
+        self._reports: deque[_Waiting] = deque(maxlen=MOST_WAITING)
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._read_before: dict[str, int] = {}
         self._watermark_ms: int | None = None
@@ -366,62 +389,66 @@ class QueryRecord:
 
     @property
     def waits(self) -> bool:
-        """True if rows, news or a description wait for the warehouse."""
-        return bool(self._rows or self._news) or self._has_changed
+        """True if rows, reports or a description wait for the warehouse."""
+        return bool(self._rows or self._reports) or self._has_changed
 
-    def take(
-        self, news: Mapping[str, Any], plan: Any, *, to_boot_ms: int, thread_id: str, lease: int | None = None
+    def add(
+        self, spark: Mapping[str, Any], plan: Any, *, to_boot_ms: int, thread_id: str, lease: int | None = None
     ) -> None:
-        """Adds the rows of *news*; the first of a run begins it.
+        """Adds the rows of a report. The first report of a run begins it.
 
-        While the warehouse cannot be read, the newest MOST_WAITING wait on.
+        While the warehouse cannot be read, the newest MOST_WAITING reports wait.
 
         Args:
-            news: a progress of Spark, or that the query waits for its first batch.
-            plan: Spark's object of the run; None: it is not known.
-            to_boot_ms: boot clock − wall clock of the host, read after *news*.
-            thread_id: for `operator_batches`.
-            lease: of the query's job; None: it has none.
+            spark: Spark's progress of a batch, or only `id`, `runId` and `timestamp` before the first batch.
+            plan: Spark's object of the run; None if it is not known.
+            to_boot_ms: boot clock − wall clock of the host, read when Spark reported.
+            thread_id: the column `thread_id` of `operator_batches`.
+            lease: number of the lease of the query's job; None without one.
         """
-        self._news.append(_Waiting(news, plan, to_boot_ms, thread_id, lease))
+        self._reports.append(_Waiting(spark, plan, to_boot_ms, thread_id, lease))
         self._catch_up()
 
     def looked_in_vain(self, at_ms: int) -> None:
-        """Adds that the query looked at *at_ms*, boot clock, and found nothing new."""
-        if not self._news:  # else it is not known what was read before
+        """Notes that the query looked for records at *at_ms*, boot clock, and found nothing new."""
+        if not self._reports:  # while reports wait it is not known what was read before
             if self._looks and self._looks[-1].batch_id is None:
                 self._looks.pop()
             self._looks.append(Look(None, at_ms, dict(self._ends)))
 
     def _catch_up(self) -> None:
-        while self._news:
-            waiting = self._news[0]
-            news = waiting.news
+        while self._reports:
+            waiting = self._reports[0]
+            spark = waiting.spark
             try:
-                if self.run != news["runId"]:
-                    self._begin(news, waiting.plan)
-                if "batchId" in news:
-                    self._add(waiting)
+                if self.run != spark["runId"]:
+                    self._begin(spark, waiting.plan)
+                if "batchId" in spark:
+                    self._add_batch(waiting)
             except (OSError, DeltaError):
                 log.exception("not recorded yet: batches of %s", self._query.name)
                 return
             except Exception:
-                log.exception("not recorded: %s", news)
-            self._news.popleft()
+                log.exception("not recorded: %s", spark)
+            self._reports.popleft()
 
-    def _begin(self, news: Mapping[str, Any], plan: Any) -> None:
-        """Begins to record a run, unless the warehouse cannot be read."""
+    def _begin(self, spark: Mapping[str, Any], plan: Any) -> None:
+        """Begins to record a run, of which *spark* is the first report.
+
+        Raises:
+            OSError: the warehouse cannot be read.
+        """
         self._write()
-        writer, before, query_id = Writer(self._query, "listener", wall_clock_ms), None, news["id"]
+        writer, before, query_id = Writer(self._query, "listener", wall_clock_ms), None, spark["id"]
         try:
             before = read_query(self._query.control / FILE)
         except InvalidSpec as error:
             log.warning("%s; its batches are numbered on", error)
             query_id = ""
         described = before or RecordedQuery(name=self._query.name, query_id=query_id)
-        if described.query_id != news["id"]:
-            at_ms, next_batch = instant_ms(news["timestamp"]), writer.newest(BATCHES.name) + 1
-            again = {"query_id": news["id"], "first_batch": next_batch, "began_again_ms": at_ms}
+        if described.query_id != spark["id"]:
+            at_ms, next_batch = instant_ms(spark["timestamp"]), writer.newest(BATCHES.name) + 1
+            again = {"query_id": spark["id"], "first_batch": next_batch, "began_again_ms": at_ms}
             described = replace(described, **again, sources={})
             self._rows.clear()  # their numbers are given anew
         self._on_disk, self._plan, self._writer = before, plan, writer
@@ -429,28 +456,29 @@ class QueryRecord:
         self._first_batch, self._ended_ms, self._ends = None, None, {}
         self._looks.clear()
         self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
-        self.run = news["runId"]
-        if "batchId" not in news:
+        self.run = spark["runId"]
+        if "batchId" not in spark:
             with suppress(Exception):  # Spark has not planned it yet
-                sources = [plan.sources().apply(n).toString() for n in range(plan.sources().size())]
-                self._describe([{"description": each} for each in sources], "")
+                descriptions = [plan.sources().apply(n).toString() for n in range(plan.sources().size())]
+                self._describe([{"description": description} for description in descriptions], "")
 
-    def _add(self, waiting: _Waiting) -> None:
-        progress = waiting.news
+    def _add_batch(self, waiting: _Waiting) -> None:
+        progress = waiting.spark
         self._describe(progress["sources"], progress["sink"]["description"])
         query = self._description
         assert query is not None
         name, batch_id = self._query.name, query.first_batch + progress["batchId"]
-        reads = reads_of(progress, {place: each for each, place in query.sources.items()}, self._read_before)
+        operators = {address: operator for operator, address in query.sources.items()}
+        reads = reads_of(progress, operators, self._read_before)
         for source, n in reads.records.items():
             self._read_before[source] = self._read_before.get(source, 0) + n
-        told = self._told(batch_id, waiting)
-        batch, now_ms = {**batch_row(progress), **clock_row(progress, told)}, watermark_ms(progress)
-        partitions = partition_rows(reads.parts)
+        context = self._context(batch_id, waiting)
+        batch, now_ms = {**batch_row(progress), **clock_row(progress, context)}, watermark_ms(progress)
+        partitions = partition_rows(reads.partitions)
         # Spark has one watermark, so that of each source is the query's.
         moved = [None, *query.sources] if now_ms != self._watermark_ms else []
         combined: dict[str | None, dict[str, Any]] = {source: {} for source in moved}
-        if records := record_rows(progress, reads, told, self._looks):
+        if records := record_rows(progress, reads, context, self._looks):
             combined.setdefault(reads.source, {}).update(reads=records, first_read=first_read(batch_id))
         partitions += [{"source": source, "watermark": now_ms, **row} for source, row in combined.items()]
         after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
@@ -458,9 +486,9 @@ class QueryRecord:
             progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_OF_JOBS_MS, host=platform.node()
         )
         self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or event_ms(progress, "min")
-        self._remember(progress, told, reads)
-        by_boot = {"finished_boot_ms": ended_ms(progress, told), "finished_epoch": told.driver}
-        results = {"results": result_rows(progress, told) or None}
+        self._remember(progress, context, reads)
+        by_boot = {"finished_boot_ms": ended_ms(progress, context), "finished_epoch": context.driver}
+        results = {"results": result_rows(progress, context) or None}
         rows = {
             BATCHES.name: [batch],
             PARTITION_BATCHES.name: [{**row, "decided_at": batch["decided_at"]} for row in partitions],
@@ -479,19 +507,19 @@ class QueryRecord:
                 {
                     **window,
                     "decided_at": batch["decided_at"],
-                    "finished_boot_ms": window["ewt_at"] + told.to_boot_ms,
-                    "finished_epoch": told.driver,
+                    "finished_boot_ms": window["ewt_at"] + context.to_boot_ms,
+                    "finished_epoch": context.driver,
                 }
                 for window in windows
             ],
         }
-        for table, of_table in rows.items():
-            self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)
+        for table, table_rows in rows.items():
+            self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in table_rows)
 
-    def _told(self, batch_id: int, waiting: _Waiting) -> Told:
+    def _context(self, batch_id: int, waiting: _Waiting) -> BatchContext:
         if self._first_batch is None:
             self._first_batch = batch_id
-        return Told(
+        return BatchContext(
             batch_id,
             driver=self._first_batch if waiting.lease is None else waiting.lease,
             to_boot_ms=waiting.to_boot_ms,
@@ -499,18 +527,18 @@ class QueryRecord:
             excluded_ms=self._looks[-1].at_ms if self._looks else None,
         )
 
-    def _remember(self, progress: Mapping[str, Any], told: Told, reads: Reads) -> None:
-        """Keeps what the next batch of this run depends on."""
-        self._ended_ms = ended_ms(progress, told)
-        self._ends |= {(part["source"], part["partition"]): part["until_offset"] for part in reads.parts}
-        if (at_ms := looked_ms(progress, told)) is not None:
+    def _remember(self, progress: Mapping[str, Any], context: BatchContext, reads: Reads) -> None:
+        """Keeps what the rows of the next batch of this run depend on."""
+        self._ended_ms = ended_ms(progress, context)
+        self._ends |= {(read["source"], read["partition"]): read["until_offset"] for read in reads.partitions}
+        if (at_ms := looked_ms(progress, context)) is not None:
             saw = {
-                (part["source"], part["partition"]): part["latest_offset"]
-                for part in reads.parts
-                if part["latest_offset"] is not None
+                (read["source"], read["partition"]): read["latest_offset"]
+                for read in reads.partitions
+                if read["latest_offset"] is not None
             }
-            self._looks.append(Look(told.batch_id, at_ms, saw))
-        # The last look that saw no more than what has been read tells most of later batches.
+            self._looks.append(Look(context.batch_id, at_ms, saw))
+        # Later batches read nothing that this look saw, so older looks say nothing more about them.
         last = max((n for n, look in enumerate(self._looks) if _is_read(look, self._ends)), default=0)
         for _ in range(last):
             self._looks.popleft()
@@ -518,7 +546,7 @@ class QueryRecord:
     def flush(self) -> None:
         """Writes the rows that wait.
 
-        While the warehouse cannot be written, the newest MOST_WAITING of each table wait on.
+        While the warehouse cannot be written, the newest MOST_WAITING rows of each table go on waiting.
         """
         self._catch_up()
         self._write()
@@ -532,17 +560,17 @@ class QueryRecord:
                 # First: without it, batches of a new checkpoint would be numbered anew after a restart.
                 write_query(self._query.layout, self._query.topology, self._description)
                 self._on_disk, self._has_changed = self._description, False
-            for table, of_table in rows.items():
+            for table, table_rows in rows.items():
                 assert self._writer is not None
                 newest = self._writer.newest(table)
-                new = [row for row in of_table if row["batch_id"] > newest]
+                new = [row for row in table_rows if row["batch_id"] > newest]
                 if new:
                     batch_id = max(row["batch_id"] for row in new)
                     self._writer.append({table: rows_of(TABLES[table], new, **same)}, batch_id)
         except (OSError, DeltaError, ForeignOwner):
             log.exception("not recorded yet: batches of %s", self._query.name)
-            # Those of a table that was written are left out then.
-            self._rows = {table: of_table[-MOST_WAITING:] for table, of_table in rows.items()}
+            # The next write skips the rows of tables that were written already.
+            self._rows = {table: table_rows[-MOST_WAITING:] for table, table_rows in rows.items()}
         except Exception:
             log.exception("not recorded: batches of %s", self._query.name)
 
@@ -550,20 +578,23 @@ class QueryRecord:
         """Adds what the query reads and writes to its description."""
         query = self._description
         assert query is not None
-        places = chain.from_iterable(places_read(sources))
-        operators = named_places(self._query.name, [*query.sources.values(), *places])
-        output = place_written(sink) or (_topic_written(self._plan) if sink else "")
+        addresses = chain.from_iterable(addresses_read(sources))
+        operators = named_addresses(self._query.name, [*query.sources.values(), *addresses])
+        output = address_written(sink) or (_topic_written(self._plan) if sink else "")
         self._description = replace(query, sources=operators, sink=output or query.sink)
         self._has_changed = self._description != self._on_disk
 
 
 def _is_read(look: Look, ends: Mapping[tuple[str, int], int]) -> bool:
-    """Returns True if *look* saw all places that have *ends*, and no more than what has been read of them."""
-    return look.ends.keys() >= ends.keys() and all(look.ends[place] <= end for place, end in ends.items())
+    """Returns True if every record that *look* saw has been read.
+
+    *ends* has, by source and partition, the offset up to which was read; *look* saw all of these partitions.
+    """
+    return look.ends.keys() >= ends.keys() and all(look.ends[partition] <= end for partition, end in ends.items())
 
 
 def _trigger_ms(plan: Any) -> int:
-    """Returns the trigger of *plan*, ms; 0: none, or unknown."""
+    """Returns the interval of the trigger of *plan* in ms; 0 if it has none, or it is unknown."""
     with suppress(Exception):  # such as a JVM that has ended
         if match := _TRIGGER.match(str(plan.trigger())):
             return int(match[1])
@@ -571,7 +602,7 @@ def _trigger_ms(plan: Any) -> int:
 
 
 def _topic_written(plan: Any) -> str:
-    """Returns the place of the topic that *plan* writes; empty: none."""
+    """Returns the topic that *plan* writes, as `topic:NAME`; empty if it writes none."""
     with suppress(Exception):  # such as a plan of another version of Spark
         topic = plan.logicalPlan().writeOptions().get("topic")
         return f"topic:{topic.get()}" if topic.isDefined() else ""

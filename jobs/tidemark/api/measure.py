@@ -57,7 +57,7 @@ def measured(
 ) -> BatchFunction:
     """Wraps *function* for `foreachBatch` and measures every batch.
 
-    Purpose: the work stays the team's; how old each record is once it is done stands in `operator_batches`,
+    Purpose: the function stays as it is. How old records are once it is done with them stands in `operator_batches`,
     `latency_minutes` and `batches`, beside the measurements of Tidemark's own streams.
 
     How it works: the clock is read when *function* has returned (KIP-613), then one Spark job counts the latencies per
@@ -73,13 +73,19 @@ def measured(
         warehouse: folder of Tidemark's tables.
         topology: name under which reports show the query.
         sub_topology: name of the query; use it in `queryName`, too, because `listen` files the query under that.
-        operator: name of the work.
-        timestamp: TIMESTAMP column with the record time. A record without one, or before 1970, has no latency; it is
-            counted as `passed` nevertheless, since *function* had it, and `quarantined` would promise a copy. Their
-            number is `passed` − `n` in `operator_batches`.
-        partition: integer column with the record's input partition, which is its task; without it there is one task.
+        operator: name under which reports show the work of *function*.
+        timestamp: TIMESTAMP column with the record time. A record without one, or before 1970, has no latency. Such
+            records count as `passed`, because *function* had them, and `quarantined` would promise a copy of them.
+            Their number is `passed` − `n` in `operator_batches`.
+        partition: integer column with the record's input partition, by which latencies are told apart as tasks; None
+            for one task.
         strict: fail the batch when it cannot be measured.
-        clock: epoch ms UTC.
+        clock: returns epoch ms UTC.
+
+    Raises:
+        InvalidArgument: a name cannot be used. With *strict* also, in a batch: *timestamp* is no TIMESTAMP.
+        Contradiction: with *strict*, in a batch: a later batch was recorded before, because the checkpoint was
+            replaced.
     """
     query = Query(Layout(location(warehouse)), topology, sub_topology)
     meter = _Meter(query, operator, timestamp, partition, clock)
@@ -103,7 +109,7 @@ def measured(
 
 
 class _Meter:
-    """Measures the latency of a batch after *operator* is done with it."""
+    """Measures and records the latencies of batches that the operator is done with; parameters as in `measured`."""
 
     def __init__(self, query: Query, operator: str, timestamp: str, partition: str | None, clock: Clock) -> None:
         self._query, self._operator, self._timestamp, self._partition = query, operator, timestamp, partition
@@ -113,16 +119,15 @@ class _Meter:
     def record(
         self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int, counts: Mapping[str, int]
     ) -> None:
-        """Writes the measurements of *rows*.
-
-        A batch that is run again keeps its first ones.
+        """Writes the measurements of a batch. A batch that is run again keeps those of its first run.
 
         Args:
-            rows: of the batch.
+            rows: the rows of the batch.
             batch_id: its number.
             started_at_ms: the clock before the team's function.
             finished_at_ms: the clock after it.
-            counts: the updates that `changed` has judged for the operator, by outcome; none: all records have passed.
+            counts: the updates that `changed` has judged for the operator, by outcome. If this is empty, all records
+                count as passed.
         """
         journal = Journal(self._query.control / "measured" / self._operator, "facts")
         entry = journal.newest()
@@ -163,7 +168,7 @@ class _Meter:
         clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "level": Level.INFO.value}
         row = operator_row(self._operator, counts or {"passed": records}, decided_at_ms=started_at_ms)
         row["kind"] = KeyedTable.kind if counts else Sink.kind
-        of_operator = {name: row[name] for name in ("operator", "kind")}
+        name_and_kind = {name: row[name] for name in ("operator", "kind")}
         tasks = statistics(timed, ["partition", "task_id"]).to_dicts()
         row |= {**clocks, **over_all_tasks(tasks), "thread_id": thread_id, "queued_ms": 0, "tasks": tasks or None}
         batch = {**clocks, "duration_ms": finished_at_ms - started_at_ms, "records_in": records}
@@ -171,7 +176,7 @@ class _Meter:
             OPERATOR_BATCHES: [row],
             LATENCY_MINUTES: _with(
                 in_lists(timed, ["task_id", "window_start"]),
-                **of_operator,
+                **name_and_kind,
                 thread_id=thread_id,
                 finished_at=finished_at_ms,
             ),
@@ -182,17 +187,17 @@ class _Meter:
         return {table.name: rows_of(table, frame, **same) for table, frame in facts.items()}
 
     def _latencies(self, rows: DataFrame, finished_at_ms: int) -> DataFrame:
-        """Returns statistics of latencies per input partition, window (epoch ms) and bucket.
+        """Returns n, min_ms, max_ms and sum_ms of the latencies per `partition`, `window_start` and `bucket`.
 
-        Columns are n, min_ms, max_ms and sum_ms. Window and bucket are null for records without a latency.
+        `window_start` is epoch ms. It and the bucket are null for records without a latency.
         """
         timestamp_ms = record_time_ms(rows, self._timestamp)
         partition = (F.col(self._partition) if self._partition else F.lit(0)).cast("int").alias("partition")
         is_usable = timestamp_ms >= 0
         latency_ms = F.when(is_usable, F.lit(finished_at_ms).cast("bigint") - timestamp_ms)
         start_ms = F.when(is_usable, timestamp_ms - timestamp_ms % WINDOW_OF_JOBS_MS)
-        each = rows.select(partition, start_ms.alias("window_start"), latency_ms.alias("latency_ms"))
-        return each.groupBy("partition", "window_start", F.expr(bucket_sql("latency_ms")).alias("bucket")).agg(
+        timed = rows.select(partition, start_ms.alias("window_start"), latency_ms.alias("latency_ms"))
+        return timed.groupBy("partition", "window_start", F.expr(bucket_sql("latency_ms")).alias("bucket")).agg(
             F.count(F.lit(1)).alias("n"),
             F.min("latency_ms").alias("min_ms"),
             F.max("latency_ms").alias("max_ms"),

@@ -1,4 +1,10 @@
-"""Turns Spark's progress of a batch into rows of Tidemark's tables."""
+"""Turns Spark's progress of a batch into rows of Tidemark's tables.
+
+`progress` is the JSON of Spark's `StreamingQueryProgress` throughout. Spark's timestamps are those of the JVM's wall
+clock; a length in ms with `boot` in its name, or said to be of the boot clock, counts from the start of the host.
+An address of something that a query reads or writes is its kind and name, such as `topic:orders` or
+`delta:/lake/orders` (see `recorded.queries`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.segments import SegmentOwner
 
 REST = "rest"
-"""What a trigger took beyond its phases."""
+"""In place of a phase: the time that a trigger took beyond all phases."""
 PHASES = {
     "latestOffset": SegmentOwner.BROKER,
     "getOffset": SegmentOwner.BROKER,
@@ -33,14 +39,14 @@ PHASES = {
 """The phases of a batch in the order in which Spark goes through them (`MicroBatchExecution`), and who has their time.
 
 Spark's JSON has them by name, without an order. REST is no phase of Spark; it stands before addBatch, as do phases that
-only other versions of Spark have. addBatch reads, calculates and writes in one.
+only other versions of Spark have. In the phase addBatch Spark reads, calculates and writes.
 """
 EVENT_TIMES = ("watermark", "min", "max", "avg")
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 """What Spark reports until a query has seen a record."""
 WRONG_TIME_UNIT = "wrong_time_unit"
 EARLIEST_MS, LATEST_MS = instant_ms("1971-01-01"), instant_ms("2262-01-01")
-"""Event times from the first to before the second are taken for such.
+"""Event times from the first instant to before the second are credible.
 
 Seconds that were taken for milliseconds lie in the first weeks of 1970. Milliseconds taken for seconds, and
 microseconds taken for milliseconds, lie beyond the year 30000.
@@ -54,39 +60,37 @@ _SUBSCRIBE = re.compile(r"Subscribe\[(?P<topics>[^\]]*)\]")
 _KINDS = {"Delta": "delta", "File": "files"}
 
 
-def places_read(sources: Iterable[Mapping[str, Any]]) -> list[list[str]]:
-    """Returns the places that each of the *sources* of a progress reads.
-
-    Places are those of `recorded.queries`; a source of Kafka may read several topics.
-    """
-    return [_places(source) for source in sources]
+def addresses_read(sources: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """Returns the addresses that each of the *sources* of a progress reads; one of Kafka may read several topics."""
+    return [_addresses(source) for source in sources]
 
 
-def place_written(description: str) -> str:
-    """Returns the place of a sink with Spark's *description*; empty: unknown."""
-    place = _place(description)
-    return place if place.startswith(("delta:", "files:")) else ""
+def address_written(description: str) -> str:
+    """Returns the address of the sink that Spark gives this *description*; empty if it is unknown."""
+    address = _address(description)
+    return address if address.startswith(("delta:", "files:")) else ""
 
 
-def named_places(query: str, places: Iterable[str]) -> dict[str, str]:
-    """Returns *places* by names for the source operators of *query*.
+def named_addresses(query: str, addresses: Iterable[str]) -> dict[str, str]:
+    """Returns *addresses* by a name for the source operator that reads each of them in *query*.
 
-    >>> named_places("enrich", ["topic:orders", "delta:/lake/orders"])
+    >>> named_addresses("enrich", ["topic:orders", "delta:/lake/orders"])
     {'enrich:orders': 'topic:orders', 'enrich:orders_2': 'delta:/lake/orders'}
     """
     named: dict[str, str] = {}
-    for place in dict.fromkeys(places):
-        kind, _, where = place.partition(":")
-        name = f"{query}:{re.sub(r'[^A-Za-z0-9_.-]', '_', PurePosixPath(where).name or kind)}"
+    for address in dict.fromkeys(addresses):
+        kind, _, path = address.partition(":")
+        name = f"{query}:{re.sub(r'[^A-Za-z0-9_.-]', '_', PurePosixPath(path).name or kind)}"
         numbered = (f"{name}_{n}" for n in count(2))
-        named[next(each for each in chain([name], numbered) if each not in named)] = place
+        free_name = next(candidate for candidate in chain([name], numbered) if candidate not in named)
+        named[free_name] = address
     return named
 
 
 def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the row of `batches`: begin and duration.
+    """Returns the row of `batches` without its columns by the boot clock (see `clock_row`).
 
-    `records_in` counts as Spark does: a batch that is read twice, not being persisted, counts its records twice.
+    `records_in` counts as Spark does: if a batch is read twice because it is not persisted, its records count twice.
     """
     started_at_ms = instant_ms(progress["timestamp"])
     duration_ms = progress["durationMs"]["triggerExecution"]
@@ -104,9 +108,12 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Look(NamedTuple):
-    """A look for new records at `at_ms` (boot), and the end of each source and partition that it saw.
+    """A look of a query for new records.
 
-    The plan of `batch_id` used it; None: it found nothing new.
+    Attributes:
+        batch_id: the batch that was planned from it; None if it found nothing new.
+        at_ms: when it had ended, boot clock.
+        ends: the latest offset that it saw, by source and partition.
     """
 
     batch_id: int | None
@@ -114,15 +121,16 @@ class Look(NamedTuple):
     ends: Mapping[tuple[str, int], int]
 
 
-class Told(NamedTuple):
+class BatchContext(NamedTuple):
     """What a listener knows of a batch that Spark's progress does not say.
 
     Attributes:
-        batch_id: its recorded number.
-        driver: the lease of its driver, or the first batch of its run.
+        batch_id: its number in Tidemark's tables.
+        driver: the number of its driver's lease, or the first batch of its run.
         to_boot_ms: boot clock − wall clock of the driver's host, read after the batch.
-        idle_from_ms: when the batch before it in this run ended, boot clock; None: there is none.
-        excluded_ms: the look before that of the batch, boot clock; None: none is known.
+        idle_from_ms: when the batch before it in this run ended, boot clock; None for the first batch of a run.
+        excluded_ms: when the query had looked for records before it looked for those of this batch, boot clock; None if
+            not known.
     """
 
     batch_id: int
@@ -132,41 +140,44 @@ class Told(NamedTuple):
     excluded_ms: int | None = None
 
 
-def clock_row(progress: Mapping[str, Any], told: Told) -> dict[str, Any]:
-    """Returns the columns of `batches` that say by a clock that never steps what was done, and when.
+def clock_row(progress: Mapping[str, Any], context: BatchContext) -> dict[str, Any]:
+    """Returns the columns of `batches` that say what was done and when by the boot clock, which is never set.
 
     Spark's timestamps and lengths are those of the JVM's wall clock, which is that of the listener's host. Its offset
-    from the boot clock was read after the batch, so that a step of the wall clock within the batch moves the row by as
+    from the boot clock was read after the batch. So if the wall clock was set during the batch, the row is wrong by as
     much. `looked_boot_ms` is null if the batch was planned by an earlier run.
     """
-    began_ms = instant_ms(progress["timestamp"]) + told.to_boot_ms
-    waited_ms = 0 if told.idle_from_ms is None else began_ms - told.idle_from_ms
-    wait = {"owner": SegmentOwner.TRIGGER.value, "detail": "", "batch_id": told.batch_id, "ms": waited_ms}
+    began_ms = instant_ms(progress["timestamp"]) + context.to_boot_ms
+    waited_ms = 0 if context.idle_from_ms is None else began_ms - context.idle_from_ms
+    wait = {"owner": SegmentOwner.TRIGGER.value, "detail": "", "batch_id": context.batch_id, "ms": waited_ms}
     return {
-        "epoch": told.driver,
+        "epoch": context.driver,
         "started_boot_ms": began_ms,
-        "looked_boot_ms": looked_ms(progress, told),
-        "excluded_boot_ms": told.excluded_ms,
-        "phases": [*([wait] if waited_ms > 0 else []), *_phases(progress, told.batch_id)],
-        "phases_boot_ms": ended_ms(progress, told),
+        "looked_boot_ms": looked_ms(progress, context),
+        "excluded_boot_ms": context.excluded_ms,
+        "phases": [*([wait] if waited_ms > 0 else []), *_phases(progress, context.batch_id)],
+        "phases_boot_ms": ended_ms(progress, context),
     }
 
 
-def looked_ms(progress: Mapping[str, Any], told: Told) -> int | None:
-    """Returns when the look of a batch had ended, boot clock; None: an earlier run planned the batch."""
+def looked_ms(progress: Mapping[str, Any], context: BatchContext) -> int | None:
+    """Returns when the query had looked for the records of a batch, boot clock.
+
+    None for a batch that an earlier run of the query planned: this one did not look.
+    """
     lengths = [
         progress["durationMs"][phase] for phase in ("latestOffset", "getOffset") if phase in progress["durationMs"]
     ]
-    return instant_ms(progress["timestamp"]) + sum(lengths) + told.to_boot_ms if lengths else None
+    return instant_ms(progress["timestamp"]) + sum(lengths) + context.to_boot_ms if lengths else None
 
 
-def ended_ms(progress: Mapping[str, Any], told: Told) -> int:
+def ended_ms(progress: Mapping[str, Any], context: BatchContext) -> int:
     """Returns when the trigger of a batch had ended, boot clock."""
-    return instant_ms(progress["timestamp"]) + int(progress["durationMs"]["triggerExecution"]) + told.to_boot_ms
+    return instant_ms(progress["timestamp"]) + int(progress["durationMs"]["triggerExecution"]) + context.to_boot_ms
 
 
 def _phases(progress: Mapping[str, Any], batch_id: int) -> list[dict[str, Any]]:
-    """Returns the phases of a batch in order, in Spark's words, with who has the time of each."""
+    """Returns the phases of a batch in order, by Spark's names, with the owner of the time of each."""
     lengths = {phase: ms for phase, ms in progress["durationMs"].items() if phase != "triggerExecution"}
     lengths[REST] = progress["durationMs"]["triggerExecution"] - sum(lengths.values())
     order = [*PHASES]
@@ -184,67 +195,87 @@ def _phases(progress: Mapping[str, Any], batch_id: int) -> list[dict[str, Any]]:
 
 
 class Reads(NamedTuple):
-    """Offsets per partition that a batch read, records per source, and the only source that had some.
+    """What a batch read.
 
-    `source` is None if several sources had records, or may have had.
+    Attributes:
+        partitions: a row for each partition: `source`, `partition`, `from_offset`, `until_offset`, `latest_offset`.
+        records: the number of records by source.
+        source: the source that had records; None if several had, or may have had, or none.
     """
 
-    parts: list[dict[str, Any]]
+    partitions: list[dict[str, Any]]
     records: dict[str, int]
     source: str | None
 
 
 def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_before: Mapping[str, int]) -> Reads:
-    """Returns what *operators* read, the source operators by place.
+    """Returns what each source operator of a query read in a batch.
 
     The backlog is latest_offset − until_offset. Only Kafka counts records by partition. Every other source has one
-    partition, whose offset is the number of records since the query's start; *read_before* has it before the batch. Of
-    a place that the query reads twice the slower read counts.
+    partition, whose offset is the number of records since the query's start. If the query reads a partition twice, the
+    slower one of the two counts.
+
+    Args:
+        progress: Spark's progress of the batch.
+        operators: the names of the source operators by the address that they read.
+        read_before: by operator, the number of records before this batch.
     """
     reads, records = dict[tuple[str, int], dict[str, Any]](), dict[str, int]()
     for source in progress["sources"]:
-        parts, n = [*partitions_of(source)], source["numInputRows"]
-        names = dict.fromkeys(operators[place] for place in _places(source) if place in operators)
+        partitions, n = [*partitions_of(source)], source["numInputRows"]
+        names = dict.fromkeys(operators[address] for address in _addresses(source) if address in operators)
         if len(names) == 1:
             (name,) = names
             records[name] = records.get(name, 0) + n
-        if not parts:
+        if not partitions:
             for name in names:
                 before = read_before.get(name, 0)
                 offsets = {"from_offset": before, "until_offset": before + records.get(name, 0), "latest_offset": None}
                 reads[name, 0] = {"source": name, "partition": 0, **offsets}
-        elif all(part["from_offset"] is None for part in parts) and n == sum(part["until_offset"] for part in parts):
+        elif all(one["from_offset"] is None for one in partitions) and n == sum(
+            one["until_offset"] for one in partitions
+        ):
             # Spark does not report the offsets at which a query starts.
-            parts = [{**part, "from_offset": 0} for part in parts]
-        for part in parts:
-            name = operators.get(f"topic:{part['source']}", part["source"])
-            place = name, part["partition"]
-            if place not in reads or part["until_offset"] < reads[place]["until_offset"]:
-                reads[place] = {**part, "source": name}
-            if len(names) > 1 and part["from_offset"] is not None:
-                records[name] = records.get(name, 0) + part["until_offset"] - part["from_offset"]
+            partitions = [{**one, "from_offset": 0} for one in partitions]
+        for one in partitions:
+            name = operators.get(f"topic:{one['source']}", one["source"])
+            partition = name, one["partition"]
+            if partition not in reads or one["until_offset"] < reads[partition]["until_offset"]:
+                reads[partition] = {**one, "source": name}
+            if len(names) > 1 and one["from_offset"] is not None:
+                records[name] = records.get(name, 0) + one["until_offset"] - one["from_offset"]
     read = {
-        operators[place]
+        operators[address]
         for source in progress["sources"]
-        for place in _places(source)
-        if source["numInputRows"] and records.get(operators.get(place, ""), 1) and place in operators
+        for address in _addresses(source)
+        if source["numInputRows"] and records.get(operators.get(address, ""), 1) and address in operators
     }
     return Reads([*reads.values()], records, next(iter(read)) if len(read) == 1 else None)
 
 
-def record_rows(progress: Mapping[str, Any], reads: Reads, told: Told, looks: Sequence[Look]) -> list[dict[str, Any]]:
-    """Returns rows of `partition_batches.reads`: the earliest and the latest record of a batch, one if they are equal.
+def record_rows(
+    progress: Mapping[str, Any], reads: Reads, context: BatchContext, looks: Sequence[Look]
+) -> list[dict[str, Any]]:
+    """Returns the rows of `partition_batches.reads` of a batch: its earliest and its latest record.
 
-    Spark reports the event times of a query, not whose they are. An event time out of range is left out. *looks* are
-    those before the batch in this run.
+    There is one row if both have the same event time, and none for an event time that is not credible. Spark reports
+    the event times of a query, but not which of its sources the records are from.
+
+    Args:
+        progress: Spark's progress of the batch.
+        reads: what the batch read.
+        context: what the listener knows of the batch.
+        looks: the looks for records before the batch in this run, oldest first.
     """
-    looked, decided_ms = looked_ms(progress, told), instant_ms(progress["timestamp"])
-    missed_ms, left_by = _seen_by(reads.parts, looks)
+    looked, decided_ms = looked_ms(progress, context), instant_ms(progress["timestamp"])
+    missed_ms, left_by = _seen_by(reads.partitions, looks)
     rows: list[dict[str, Any]] = []
-    for at_ms in _outermost(progress):
+    for at_ms in _earliest_and_latest(progress):
         # Where no look is known to have missed a record, it had not arrived before its time.
         before_ms = (
-            None if looked is None else max(0, looked - (at_ms + told.to_boot_ms if missed_ms is None else missed_ms))
+            None
+            if looked is None
+            else max(0, looked - (at_ms + context.to_boot_ms if missed_ms is None else missed_ms))
         )
         waited = {"left_by": left_by, "in_transaction": False, "excluded_before_ms": before_ms}
         rows.append({"n": 1, "age_ms": decided_ms - at_ms, **waited})
@@ -252,54 +283,62 @@ def record_rows(progress: Mapping[str, Any], reads: Reads, told: Told, looks: Se
 
 
 def first_read(batch_id: int) -> int:
-    """Returns `partition_batches.first_read` of a batch, of which two records are told at most."""
+    """Returns `partition_batches.first_read` of a batch: each batch has numbers for its two records of
+    `record_rows`.
+    """
     return 2 * batch_id
 
 
-def result_rows(progress: Mapping[str, Any], told: Told) -> list[dict[str, Any]]:
-    """Returns rows of `operator_batches.results` that reflect `record_rows`, in their order.
+def result_rows(progress: Mapping[str, Any], context: BatchContext) -> list[dict[str, Any]]:
+    """Returns the rows of `operator_batches.results`, one for each record of `record_rows` that came through.
 
-    Spark does not report what a query gave, so each record counts as passed, but for one behind the watermark of a
-    batch in which Spark dropped some.
+    Spark does not report the results of a query, so each record counts as passed. The exception is a record behind the
+    watermark in a batch in which Spark dropped some.
     """
     decided_ms, dropped, behind_ms = instant_ms(progress["timestamp"]), _dropped(progress), watermark_ms(progress)
     return [
         {"row": row, "n": 1, "age_ms": decided_ms - at_ms}
-        for row, at_ms in enumerate(_outermost(progress), first_read(told.batch_id))
+        for row, at_ms in enumerate(_earliest_and_latest(progress), first_read(context.batch_id))
         if not dropped or behind_ms is None or at_ms > behind_ms
     ]
 
 
-def _outermost(progress: Mapping[str, Any]) -> list[int]:
-    """Returns the earliest and the latest event time of a batch; one, if they are equal."""
+def _earliest_and_latest(progress: Mapping[str, Any]) -> list[int]:
+    """Returns the earliest and the latest event time of a batch, or one if they are equal."""
     return [*dict.fromkeys(present(event_ms(progress, which) for which in ("min", "max")))]
 
 
-def _seen_by(parts: Iterable[Mapping[str, Any]], looks: Sequence[Look]) -> tuple[int | None, int | None]:
-    """Returns the last of *looks* that saw nothing of what was read, boot, and the first batch that saw it all.
+def _seen_by(partitions: Iterable[Mapping[str, Any]], looks: Sequence[Look]) -> tuple[int | None, int | None]:
+    """Returns between which looks the records of a batch arrived.
 
-    None: no look is known to.
+    The first value is when the last look ended that saw none of them, boot clock. The second is the first batch whose
+    look saw all of them. Each is None if no look is known to have done so.
     """
-    read = [part for part in parts if part["from_offset"] != part["until_offset"]]
-    places = [((part["source"], part["partition"]), part["from_offset"], part["until_offset"]) for part in read]
+    read = [one for one in partitions if one["from_offset"] != one["until_offset"]]
+    ranges = [((one["source"], one["partition"]), one["from_offset"], one["until_offset"]) for one in read]
     missed = [
         look.at_ms
         for look in looks
-        if all(start is not None and place in look.ends and look.ends[place] <= start for place, start, _ in places)
+        if all(
+            start is not None and partition in look.ends and look.ends[partition] <= start
+            for partition, start, _ in ranges
+        )
     ]
     saw = (
         look.batch_id
         for look in looks
-        if look.batch_id is not None and places and all(look.ends.get(place, -1) >= end for place, _, end in places)
+        if look.batch_id is not None
+        and ranges
+        and all(look.ends.get(partition, -1) >= end for partition, _, end in ranges)
     )
     return max(missed, default=None), next(saw, None)
 
 
 def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query: str) -> list[dict[str, Any]]:
-    """Returns the rows of `operator_batches`: those of the sources, and of *query* with its latency.
+    """Returns the rows of `operator_batches`: one for each source, and one for *query* with its latency.
 
-    *records* has the records by source. Spark does not report what a query gave, so every record that was not late has
-    passed.
+    *records* has the number of records by source. Spark does not report the results of a query, so every record that
+    was not late counts as passed.
     """
     n = sum(records.values())
     late = min(n, _dropped(progress))
@@ -315,29 +354,31 @@ def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query
 def partition_rows(reads: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns a row of `partition_batches` for each partition of *reads*.
 
-    Spark has a watermark for the whole query alone, so of a partition it is only known if unread records wait.
+    Spark has only one watermark for the whole query. So all that is known of a partition is whether it has unread
+    records.
     """
     rows: list[dict[str, Any]] = []
-    for part in reads:
-        unread = (part["latest_offset"] or 0) > part["until_offset"]
-        waits = unread and part["from_offset"] == part["until_offset"]
-        left = {"left_offset": part["latest_offset"] if unread else None}
-        rows.append({**part, **left, "activity": Activity.BACKLOGGED if waits else Activity.ACTIVE})
+    for read in reads:
+        unread = (read["latest_offset"] or 0) > read["until_offset"]
+        waits = unread and read["from_offset"] == read["until_offset"]
+        left = {"left_offset": read["latest_offset"] if unread else None}
+        rows.append({**read, **left, "activity": Activity.BACKLOGGED if waits else Activity.ACTIVE})
     return rows
 
 
 def window_rows(
     progress: Mapping[str, Any], sources: Iterable[str], query: str, *, after_ms: int | None, window_ms: int, host: str
 ) -> list[dict[str, Any]]:
-    """Returns the rows of `operator_windows`: windows that the watermark passed.
+    """Returns the rows of `operator_windows` for the streaming windows that the watermark passed in a batch.
 
     Sources have finished a window before the phase `addBatch` of that batch, the query at its end.
 
     Args:
-        progress: of the batch whose watermark passed the windows.
+        progress: Spark's progress of the batch.
         sources: the source operators.
         query: the operator that has the query's name.
-        after_ms: the watermark of the batch before, or a record time before which no window is; None: neither is known.
+        after_ms: the watermark of the batch before, or the record time at which the first window begins; without either
+            (None) there are no rows.
         window_ms: the length of a window.
         host: name of the driver's host.
     """
@@ -371,11 +412,11 @@ def window_rows(
 
 
 def _latency(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]:
-    """Returns the clocks of *operator*, the query, which has one task, and its latency.
+    """Returns the columns of `operator_batches` about the clocks and the latency of *operator*, which is the query.
 
-    There are no clocks if the batch has no record with the event time of a watermark, or all its event times are out of
-    range; and there is no latency if one of them is. The finish clock is the end of the trigger. `negative_n` is null
-    if some records may come from the future, because Spark does not count them.
+    The query counts as one task, and its finish clock is the end of the trigger. Without a credible event time there
+    are no such columns; if one of the three event times is not credible there are clocks, but no latency. `negative_n`
+    is null if some records may come from the future, because Spark does not count them.
     """
     times = present(event_ms(progress, which) for which in ("min", "max", "avg"))
     if not times:
@@ -402,27 +443,27 @@ def _latency(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]:
 
 
 def offsets_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Returns the end of the *newest* batch of each query, per `topic/partition`.
+    """Returns, by `topic/partition`, the offset up to which was read, given the *newest* progress of each query.
 
-    Of two queries that read a partition it is that of the slower one.
+    If two queries read a partition, the slower one counts.
     """
     ends: dict[str, int] = {}
-    for part in _all_partitions(newest):
-        name = f"{part['source']}/{part['partition']}"
-        ends[name] = min(part["until_offset"], ends.get(name, part["until_offset"]))
+    for partition in _all_partitions(newest):
+        name = f"{partition['source']}/{partition['partition']}"
+        ends[name] = min(partition["until_offset"], ends.get(name, partition["until_offset"]))
     return ends
 
 
 def load_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
-    """Returns columns of `heartbeats` about the *newest* batch of each query.
+    """Returns columns of `heartbeats` for a job, given the *newest* progress of each of its queries.
 
-    They are sums over the queries, and `last_batch_ms` is the longest.
+    The columns are sums over the queries, except for `last_batch_ms`, which is the longest batch.
     """
     progresses = [*newest]
     behind = [
-        part["latest_offset"] - part["until_offset"]
-        for part in _all_partitions(progresses)
-        if part["latest_offset"] is not None
+        partition["latest_offset"] - partition["until_offset"]
+        for partition in _all_partitions(progresses)
+        if partition["latest_offset"] is not None
     ]
     states = [*chain.from_iterable(progress.get("stateOperators", ()) for progress in progresses)]
     return {
@@ -434,15 +475,15 @@ def load_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
 
 
 def watermark_ms(progress: Mapping[str, Any]) -> int | None:
-    """Returns the watermark behind which records were late, epoch ms.
+    """Returns the watermark behind which records of the batch were late, epoch ms.
 
-    None: the query has no watermark, has seen no record, or its watermark is out of range.
+    None if the query has no watermark, has seen no record, or its watermark is not credible.
     """
     return event_ms(progress, "watermark")
 
 
 def event_ms(progress: Mapping[str, Any], which: str) -> int | None:
-    """Returns one of EVENT_TIMES, epoch ms; None: there is none, or it is out of range."""
+    """Returns one of EVENT_TIMES, epoch ms, or None if Spark reports none, or one that is not credible."""
     text = progress.get("eventTime", {}).get(which)
     if text is None or (which, text) == ("watermark", NO_WATERMARK):
         return None
@@ -454,7 +495,7 @@ def event_ms(progress: Mapping[str, Any], which: str) -> int | None:
 
 
 def wrong_times(progress: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns the event times that are out of range, as Spark wrote them, with the reason."""
+    """Returns the event times that are not credible, as Spark wrote them, with the reason."""
     texts = {which: progress.get("eventTime", {}).get(which) for which in EVENT_TIMES}
     return [
         {"which": which, "text": text, "reason": WRONG_TIME_UNIT}
@@ -482,20 +523,20 @@ def _state(reported: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _places(source: Mapping[str, Any]) -> list[str]:
-    """Returns the places of one source, by its offsets or description."""
-    topics = [*dict.fromkeys(part["source"] for part in partitions_of(source))]
+def _addresses(source: Mapping[str, Any]) -> list[str]:
+    """Returns the addresses that one source reads, according to its offsets or its description."""
+    topics = [*dict.fromkeys(partition["source"] for partition in partitions_of(source))]
     if not topics and (subscribed := _SUBSCRIBE.search(source["description"])):
         topics = [name.strip() for name in subscribed["topics"].split(",")]
     if topics or source["description"].startswith("Kafka"):
         return [f"topic:{topic}" for topic in topics]
-    return [_place(source["description"])]
+    return [_address(source["description"])]
 
 
-def _place(description: str) -> str:
-    """Returns the place in Spark's *description* of a source or sink.
+def _address(description: str) -> str:
+    """Returns the address in Spark's *description* of a source or sink.
 
-    >>> _place("DeltaSource[file:/lake/orders]"), _place("RateStreamV2[rowsPerSecond=5, numPartitions=default")
+    >>> _address("DeltaSource[file:/lake/orders]"), _address("RateStreamV2[rowsPerSecond=5, numPartitions=default")
     ('delta:/lake/orders', 'rate:')
     """
     match = _DESCRIPTION.match(description)
@@ -507,15 +548,15 @@ def _place(description: str) -> str:
 
 
 def partitions_of(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the offsets of each partition of *source*, a topic's.
+    """Yields the offsets of each partition that *source* reads of topics.
 
-    Only Kafka counts records by partition: its offsets are {topic: {partition: offset}}. Other sources have none.
+    Only Kafka counts records by partition: its offsets are {topic: {partition: offset}}. Other sources yield nothing.
     """
     start, end, latest = (source.get(f"{which}Offset") for which in ("start", "end", "latest"))
-    if not isinstance(end, Mapping) or not all(isinstance(parts, Mapping) for parts in end.values()):
+    if not isinstance(end, Mapping) or not all(isinstance(by_partition, Mapping) for by_partition in end.values()):
         return
-    for topic, parts in end.items():
-        for number, until in parts.items():
+    for topic, by_partition in end.items():
+        for number, until in by_partition.items():
             yield {
                 "source": topic,
                 "partition": int(number),
@@ -526,6 +567,6 @@ def partitions_of(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _offset_of(offsets: Mapping[str, Any] | None, topic: str, partition: str) -> int | None:
-    """Returns the offset of a partition, if Spark reported it."""
+    """Returns the offset of a partition, or None if Spark did not report it."""
     offset: int | None = (offsets or {}).get(topic, {}).get(partition)
     return offset

@@ -1,4 +1,4 @@
-"""The tables of one query of a team's own."""
+"""The tables of one query of a job, and how `measured` and `changed` write them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows
 
 TAKES_ARROW = hasattr(DataFrame, "toArrow")
-"""False in Spark 3.5, which neither returns nor takes Arrow's tables."""
+"""False in Spark 3.5, which neither returns nor accepts Arrow's tables."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,21 @@ class Query:
         return self.layout.control(self.topology, self.name)
 
     def table(self, name: str) -> Path:
-        """Returns the place of its table *name*."""
+        """Returns the path of its table *name*."""
         return self.layout.stream_table(self.topology, self.name, name)
 
     def same(self, batch_id: int) -> dict[str, object]:
-        """Returns the columns that all of its rows of one batch share."""
+        """Returns the columns that have the same value in all of its rows of one batch."""
         return {"topology": self.topology, "sub_topology": self.name, "batch_id": batch_id}
 
 
 _written_about: set[tuple[Query, str]] = set()
-"""Operators about which `measured` and `changed` of this process write.
+"""Operators whose rows of `operator_batches` are written by `measured` or `changed` of this process.
 
-A listener leaves the row of such an operator to them: there is one for a batch and operator.
+There is one row for each batch and operator, so a listener writes none for these.
 """
 _measured_now: dict[tuple[Query, str], dict[str, int]] = {}
-"""By operator whose batch `measured` is measuring, the updates that `changed` has counted in it."""
+"""While `measured` measures a batch of an operator: the updates that `changed` has counted in it, by outcome."""
 
 
 def write_about(query: Query, operator: str) -> None:
@@ -80,9 +80,9 @@ def is_written_about(query: Query, operator: str) -> bool:
 
 @contextmanager
 def counted_by_changed(query: Query, operator: str) -> Iterator[dict[str, int]]:
-    """Yields the updates by outcome that `changed` counts for *operator* inside the block.
+    """Yields a dictionary into which `changed` puts the updates of *operator* by outcome inside the block.
 
-    They go into the row of `measured`.
+    `measured` writes them as part of its own row.
     """
     counts = _measured_now[query, operator] = {}
     try:
@@ -92,7 +92,7 @@ def counted_by_changed(query: Query, operator: str) -> Iterator[dict[str, int]]:
 
 
 def operator_row(operator: str, counts: Mapping[str, int], *, decided_at_ms: int) -> dict[str, object]:
-    """Returns the columns of `operator_batches` about updates that `changed` has counted by outcome."""
+    """Returns a row of `operator_batches` with the *counts* of updates by outcome, and without latency."""
     return {
         "decided_at": decided_at_ms,
         "operator": operator,
@@ -105,7 +105,10 @@ def operator_row(operator: str, counts: Mapping[str, int], *, decided_at_ms: int
 
 
 def hand_over(query: Query, operator: str, counts: Mapping[str, int]) -> bool:
-    """Adds *counts* to the row that `measured` is about to write; False: it does not measure *operator* now."""
+    """Adds *counts* to the row that `measured` is about to write.
+
+    Returns False if `measured` does not measure *operator* now.
+    """
     row = _measured_now.get((query, operator))
     if row is None:
         return False
@@ -114,21 +117,21 @@ def hand_over(query: Query, operator: str, counts: Mapping[str, int]) -> bool:
 
 
 class Writer:
-    """Appends rows of *operator* about batches of *query*, each batch once.
+    """Appends rows about batches of *query*, each batch once per table, however often that is tried.
 
-    A batch is appended once per table, however often it is tried. Operators share the tables of their query, so their
-    commits carry their names. `batches` belongs to no operator: the first that writes about a batch writes for all.
+    Operators share the tables of their query, so each commit carries the name of its *operator*. The table `batches`
+    belongs to no operator: the first one that writes about a batch writes for all. *clock* returns epoch ms.
     """
 
     def __init__(self, query: Query, operator: str, clock: Clock) -> None:
         self._query, self._fence = query, Fence(clock=clock)
         self._app = f"{query.topology}/{query.name}"
-        self._own = Committer(f"{self._app}/{usable(operator)}", self._fence)
-        self._of_all = Committer(self._app, self._fence)
+        self._operator_committer = Committer(f"{self._app}/{usable(operator)}", self._fence)
+        self._shared_committer = Committer(self._app, self._fence)
         self._newest: dict[str, int] = {}
 
     def append(self, tables: Mapping[str, Rows], batch_id: int) -> None:
-        """Appends the rows of *tables*, by table.
+        """Appends rows of a batch; *tables* has them by the name of their table.
 
         Raises:
             Contradiction: a later batch was appended before.
@@ -140,17 +143,17 @@ class Writer:
                 self._newest[name] = batch_id
 
     def open(self, name: str, batch_id: int) -> int:
-        """Creates the table *name* unless it exists; returns its newest batch.
+        """Creates the table *name* unless it exists; returns its newest batch, −1 if it has none.
 
         Raises:
-            Contradiction: it has a batch after *batch_id*.
+            Contradiction: the table has a later batch than *batch_id*.
         """
         if (newest := self.newest(name)) > batch_id:
             raise replaced(self._query.table(name), batch_id, newest)
         return newest
 
     def newest(self, name: str) -> int:
-        """Returns the newest batch in the table *name*; −1: none."""
+        """Returns the newest batch in the table *name*, −1 if it has none; creates the table unless it exists."""
         if not self._newest:
             stamp_warehouse(self._query.layout.warehouse)
         if name not in self._newest:
@@ -162,15 +165,15 @@ class Writer:
 
     def _committer(self, name: str) -> Committer:
         if name != BATCHES.name:
-            return self._own
+            return self._operator_committer
         # Other operators write `batches`, too: a committer that is behind does not have its newest batch.
-        if self._of_all.is_behind(self._query.table(name)):
-            self._of_all = Committer(self._app, self._fence)
-        return self._of_all
+        if self._shared_committer.is_behind(self._query.table(name)):
+            self._shared_committer = Committer(self._app, self._fence)
+        return self._shared_committer
 
 
 def replaced(where: Path, batch_id: int, newest: int) -> Contradiction:
-    """Returns the error of a query that restarts at an earlier batch."""
+    """Returns the error for a query whose checkpoint continues with an earlier batch than the *newest* recorded one."""
     return Contradiction(
         f"{where}: the checkpoint continues with batch {batch_id}, but batch {newest} was recorded before; "
         "the checkpoint was rolled back or replaced: restore it, or give the query a new name"
@@ -179,7 +182,7 @@ def replaced(where: Path, batch_id: int, newest: int) -> Contradiction:
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[None]:
-    """Caches *rows*, which are read more than once, unless they are cached."""
+    """Caches *rows*, which are read more than once, inside the block, unless they are cached already."""
     if rows.is_cached:
         yield
         return
@@ -205,7 +208,7 @@ def record_time_ms(rows: DataFrame, timestamp: str) -> Column:
 
 
 def as_arrow(rows: DataFrame) -> pa.Table:
-    """Returns *rows* on the driver."""
+    """Collects *rows* on the driver as a table of Arrow."""
     if TAKES_ARROW:
         return rows.toArrow()
     # What toArrow of Spark 4.0 calls. Without rows there is no batch that has their schema.
@@ -215,7 +218,7 @@ def as_arrow(rows: DataFrame) -> pa.Table:
 
 
 def as_rows(table: pa.Table, spark: SparkSession) -> DataFrame:
-    """Returns the rows of *table*, which are integers, for Spark."""
+    """Returns a DataFrame of Spark with the rows of *table*, whose columns are integers."""
     if TAKES_ARROW:
         return spark.createDataFrame(table)
     return spark.createDataFrame([*zip(*table.to_pydict().values(), strict=True)], table.column_names)

@@ -1,13 +1,14 @@
 """Judges the updates of `changed` in Spark's tasks, with states in files.
 
 Purpose: neither the updates nor the states of their keys pass through the driver.
-How it works: updates are placed by the hash of their key. The task of a shard maps the state runs of its keys, judges
-the updates by the same function as the driver does, and writes files: rows in the folders of their tables, the places
-of suppressed updates, and a state run. The driver gets their names and counts, writes these to a journal, hands out the
-rows, and then commits the files. A batch that is in the journal is never judged again: it hands out the same rows,
-because its suppressed updates are in a file.
-A state that the journal does not name is made of the table `changes`: at first, and with another number of shards.
-Known limitation: the updates of a shard in one batch have to fit into the memory of an executor's Python.
+How it works: the hash of its key assigns an update to a shard. The task of a shard maps the state runs of its keys,
+judges the updates by the same function as the driver does, and writes files: rows in the folders of their tables, the
+row ids of suppressed updates, and a state run (a file of keyed states). The driver gets the names and counts, writes
+these to a journal, hands out the rows, and then commits the files. A batch that is in the journal is never judged
+again: it hands out the same rows, because the row ids of its suppressed updates are in a file. A state that the journal
+does not name is rebuilt from the table `changes`: at first, and with another number of shards. A row id is the pair of
+partition and offset that identifies a row of a batch. Known limitation: the updates of a shard in one batch have to fit
+into the memory of an executor's Python.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from tidemark.stream.state.files import StateFiles, remove_unnamed
 from tidemark.stream.state.memory import Memory, Moves
 
 LEFT_OUT = "left_out"
-"""The files of a batch with the places of its suppressed updates."""
-PLACED = pa.schema(
+"""In place of a table's name: the files of a batch with the row ids of its suppressed updates."""
+SHARDED = pa.schema(
     [
         ("shard", pa.int32()),
         ("_key", pa.string()),
@@ -60,16 +61,13 @@ PLACED = pa.schema(
         ("_offset", pa.int64()),
     ]
 )
-"""An update in its shard.
-
-A row without an offset only makes Spark run the shard.
-"""
-PLACED_DDL = (
+"""An update with its shard. A row without an offset is no update: it only makes Spark run a task for the shard."""
+SHARDED_DDL = (
     "shard int, _key string, _value string, _identity string, _timestamp_ms bigint, _partition int, _offset bigint"
 )
 COUNTS = ("emitted", "suppressed", "passed")
 FEWEST, MOST = 2, 32
-"""Bounds of the number of shards that follows from a cluster's cores."""
+"""Least and most shards if their number follows from the cores of a cluster."""
 IN_DRIVER = "or keep the keys in the driver: api.State(…, shards=1)"
 LACKS = re.compile(r"No module named '((?:tidemark|polars|pyarrow|numpy|deltalake)\b[\w.]*)'")
 """Python's message where a package that the tasks need is missing."""
@@ -78,27 +76,33 @@ Batches = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True)
 class OperatorStates:
-    """The states of an operator, whose files are in the folder *control*."""
+    """Where the states of an operator are, and when they are written: its files are in the folder `control`."""
 
     control: Path
-    # Each batch writes the states that it moves to a run, so that the journal has none of them.
+    # Each batch writes the states that it changes into a state run, so that the journal has none of them.
     flush_keys: int = 1
     flush_batches: int = 1
 
     @property
     def journal(self) -> Journal:
-        """Opens the journal of its batches."""
+        """The journal of the operator's batches."""
         return Journal(self.control / "journal", "data")
 
     @classmethod
     def of(cls, query: Query, operator: str) -> OperatorStates:
-        """Returns those of *operator* in *query*."""
+        """Returns where the states of *operator* in *query* are."""
         return cls(query.control / "changed" / operator)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardAnswer:
-    """The decision of a shard: numbers, files, and its state runs."""
+    """What a task has decided for its shard in one batch.
+
+    Attributes:
+        counts: the number of updates by outcome.
+        files: the written files by the name of their table, or LEFT_OUT.
+        runs: the state runs that make the shard's state after the batch.
+    """
 
     counts: Mapping[str, int]
     files: Mapping[str, File]
@@ -107,9 +111,17 @@ class ShardAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeTask:
-    """Judges the updates of a shard of a batch.
+    """Judges the updates of one shard in one batch; Spark's tasks get a copy.
 
-    *runs* are the states of the shards after the batch *before*; None: they are made of `changes`.
+    Attributes:
+        states: where the states are.
+        query: the query.
+        operator: the operator that judges.
+        rule: when an update counts as unchanged.
+        batch_id: number of the batch.
+        shards: the number of shards.
+        before: number of the newest batch in the journal; −1 before the first.
+        runs: by shard, the state runs after that batch; None to rebuild the states from the table `changes`.
     """
 
     states: OperatorStates
@@ -122,7 +134,7 @@ class JudgeTask:
     runs: tuple[StateRuns, ...] | None
 
     def __call__(self, shard: int, updates: pl.DataFrame) -> ShardAnswer:
-        """Returns what becomes of *updates*, those of *shard*."""
+        """Decides what becomes of the *updates* of *shard*, and writes the files that say so."""
         memory = Memory()
         memory.keep(self.operator)
         files = StateFiles(self.states, self.states.journal, shard, self.shards)
@@ -140,41 +152,42 @@ class JudgeTask:
         seq = changes.column_names.index("seq")
         # Numbers are unique over all shards.
         changes = changes.set_column(seq, changes.schema.field(seq), pc.add(changes["seq"], shard << SEQ_BITS))
-        places = ["_partition", "_offset"]
+        row_id = ["_partition", "_offset"]
         rows = {
             CHANGES.name: changes,
             SUPPRESSED.name: rows_of(SUPPRESSED, suppressed_rows(self.operator, result), **same),
-            LEFT_OUT: keyed.select(places).join(result.emitted, on=places, how="anti").to_arrow(),
+            LEFT_OUT: keyed.select(row_id).join(result.emitted, on=row_id, how="anti").to_arrow(),
         }
         counts = (result.emitted.height, result.suppressed_n, updates.height - keyed.height)
         return ShardAnswer(
             counts=dict(zip(COUNTS, counts, strict=True)),
-            files={name: self._written(name, table) for name, table in rows.items() if table.num_rows},
+            files={name: self._write(name, table) for name, table in rows.items() if table.num_rows},
             runs=runs,
         )
 
-    def _written(self, name: str, rows: pa.Table) -> File:
+    def _write(self, name: str, rows: pa.Table) -> File:
         folder = self.states.control / LEFT_OUT if name == LEFT_OUT else self.query.table(name)
         folder.mkdir(parents=True, exist_ok=True)
         return write_file(folder, rows, batch_id=self.batch_id)
 
     def _sent_before(self, shard: int) -> pl.DataFrame:
-        """Returns all updates of *shard* that were sent on, from `changes`."""
+        """Reads all updates of *shard* that earlier batches sent on from the table `changes`."""
 
-        def own(rows: pl.DataFrame) -> pl.DataFrame:
-            of_operator = rows.filter(pl.col("operator") == self.operator)
-            return of_operator.filter(shard_of(of_operator["key"], self.shards) == shard)
+        def of_shard(rows: pl.DataFrame) -> pl.DataFrame:
+            changes = rows.filter(pl.col("operator") == self.operator)
+            return changes.filter(shard_of(changes["key"], self.shards) == shard)
 
         columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
-        rows = read_before(self.query.table(CHANGES.name), self.batch_id, columns, keep=own).sort("batch_id", "seq")
+        table = self.query.table(CHANGES.name)
+        rows = read_before(table, self.batch_id, columns, keep=of_shard).sort("batch_id", "seq")
         timed = rows.with_columns(timestamp_ms=pl.col("timestamp").dt.epoch("ms"))
         return timed.select("key", "value", "timestamp_ms", identity="value_hash")
 
 
 def _usual_shards(spark: SparkSession, newest: Entry | None) -> int:
-    """Returns the number of shards of a state that names none.
+    """Returns the number of shards for a state that names none.
 
-    It goes on with that of the *newest* batch: with another one it would be made of `changes` again.
+    The number of the *newest* batch stays: with another one the states would have to be rebuilt from `changes`.
     """
     if newest is not None:
         return len(newest.notes.states)
@@ -182,10 +195,10 @@ def _usual_shards(spark: SparkSession, newest: Entry | None) -> int:
 
 
 class ShardedState:
-    """Judges batches of *query* in *shards*, and keeps the states in files.
+    """Judges batches of *query* in Spark's tasks, one for each shard, and keeps the states in files.
 
-    If *shards* is None, a batch has as many as the newest one. The first has one for each core of the executors that
-    have registered by then.
+    If *shards* is None, a batch has as many shards as the newest one. The first batch has one for each core of the
+    executors that have registered by then.
     """
 
     def __init__(self, query: Query, operator: str, rule: Rule, shards: int | None) -> None:
@@ -193,7 +206,7 @@ class ShardedState:
         self._states = OperatorStates.of(query, operator)
 
     def judge(self, read: DataFrame, batch_id: int, key: Sequence[str], columns: Sequence[str]) -> Entry:
-        """Returns the decision of a batch, which the journal may have.
+        """Returns the decision about a batch: the one in the journal, if the batch was judged before.
 
         Args:
             read: the rows of the batch with `_timestamp_ms`, `_partition` and `_offset`.
@@ -236,7 +249,7 @@ class ShardedState:
         return entry
 
     def move(self, entry: Entry) -> Mapping[str, int]:
-        """Commits the rows of *entry*; returns the numbers of updates."""
+        """Commits the rows of the decision *entry*; returns the number of updates by outcome."""
         tables = {name: rows for name, rows in entry.tables.items() if name != LEFT_OUT}
         self._writer().append(tables, entry.batch_id)
         remove_unnamed(self._states.control, entry.notes.states, check_lease=lambda: None)
@@ -246,20 +259,20 @@ class ShardedState:
         return Writer(self._query, self._operator, wall_clock_ms)
 
     def _forget_before(self, batch_id: int) -> None:
-        """Removes the places of suppressed updates of earlier batches."""
+        """Removes the files with row ids of suppressed updates of earlier batches."""
         for file in (self._states.control / LEFT_OUT).glob("*.parquet"):
             if (batch_of(file) or 0) < batch_id:
                 file.unlink(missing_ok=True)
 
 
-def left_out(entry: Entry) -> list[str]:
-    """Returns the files with the places of *entry*'s suppressed updates."""
+def suppressed_files(entry: Entry) -> list[str]:
+    """Returns the paths of the files with the row ids of *entry*'s suppressed updates."""
     files = entry.tables.get(LEFT_OUT)
     return [file.path for file in files.files] if isinstance(files, Files) else []
 
 
 def other_rows(where: Path, batch_id: int, operator: str) -> Contradiction:
-    """Returns the error of a batch that has other rows than before."""
+    """Returns the error for a batch that is run again with other rows than before."""
     return Contradiction(
         f"{where}: batch {batch_id} of {operator} sent other updates in an earlier run; read the same rows in every "
         "run, and use a state once in a batch"
@@ -267,14 +280,19 @@ def other_rows(where: Path, batch_id: int, operator: str) -> Contradiction:
 
 
 def _digest(read: DataFrame, key: Sequence[str]) -> str:
-    """Returns a digest of the rows of a batch; refuses unusable ones."""
-    places = F.struct("_partition", "_offset")
+    """Returns a digest of the rows of a batch, by which a repeated batch is recognised.
+
+    Raises:
+        InvalidArgument: the row ids of the batch are null somewhere, or not unique.
+        InvalidTimestamp: a row with a key has no usable record time.
+    """
+    row_id = F.struct("_partition", "_offset")
     # The text of a key with several columns is never null.
     is_keyed = F.lit(len(key) > 1) | F.col(key[0]).isNotNull()
     is_timeless = F.col("_timestamp_ms").isNull() | (F.col("_timestamp_ms") < 0)
     n, different, nulls, timeless, digest = read.agg(
         F.count(F.lit(1)),
-        F.count_distinct(places),
+        F.count_distinct(row_id),
         F.count_if(F.col("_partition").isNull() | F.col("_offset").isNull()),
         F.count_if(is_keyed & is_timeless),
         F.bit_xor(F.xxhash64(*_hashable(read))),
@@ -289,28 +307,28 @@ def _digest(read: DataFrame, key: Sequence[str]) -> str:
 
 
 def _hashable(read: DataFrame) -> list[Column]:
-    """Returns the columns of *read*, those with maps as JSON."""
-    # Spark hashes no maps.
+    """Returns the columns of *read*, those with maps as JSON, because Spark hashes no maps."""
     kinds = {field.name: field.dataType.simpleString() for field in read.schema}
     return [F.to_json(F.struct(name)) if "map<" in kind else F.col(name) for name, kind in kinds.items()]
 
 
 def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequence[str]) -> list[ShardAnswer]:
-    """Runs *task* on each shard of the updates *read*, in order."""
-    placed = read.mapInArrow(placing(tuple(key), tuple(columns), task.shards), PLACED_DDL)
-    nothing = [
-        F.lit(None).cast(kind).alias(name) for name, kind in (part.split() for part in PLACED_DDL.split(", ")[1:])
+    """Runs *task* on each shard of the updates *read*; returns the answers in the order of shards."""
+    updates = read.mapInArrow(with_shards(tuple(key), tuple(columns), task.shards), SHARDED_DDL)
+    nulls = [
+        F.lit(None).cast(kind).alias(name) for name, kind in (column.split() for column in SHARDED_DDL.split(", ")[1:])
     ]
-    every = read.sparkSession.range(task.shards, numPartitions=1).select(
-        F.col("id").cast("int").alias("shard"), *nothing
+    # A row for every shard, so that also one without updates has a task.
+    every_shard = read.sparkSession.range(task.shards, numPartitions=1).select(
+        F.col("id").cast("int").alias("shard"), *nulls
     )
-    worked = (
-        placed.unionAll(every)
+    answered = (
+        updates.unionAll(every_shard)
         .repartitionById(task.shards, "shard")
         .mapInArrow(_judging(task), "shard int, answer binary")
     )
     try:
-        answers = as_arrow(worked).sort_by("shard")["answer"].to_pylist()
+        answers = as_arrow(answered).sort_by("shard")["answer"].to_pylist()
     except PySparkException as error:
         if (lacks := LACKS.search(str(error))) is None:
             raise
@@ -323,7 +341,7 @@ def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequ
 
 
 def require_here(answers: Sequence[ShardAnswer], operator: str) -> None:
-    """Raises InvalidArgument if the driver lacks what executors wrote."""
+    """Raises InvalidArgument if the driver does not find a file that executors wrote."""
     # A folder of one machine has the same path on others. An object store is one for all.
     for file in (location(file.path) for answer in answers for file in answer.files.values()):
         if not isinstance(file, ObjectPath) and not file.exists():
@@ -334,25 +352,27 @@ def require_here(answers: Sequence[ShardAnswer], operator: str) -> None:
             raise InvalidArgument(msg)
 
 
-def placing(key: Sequence[str], columns: Sequence[str], shards: int) -> Callable[[Batches], Batches]:
-    """Returns a function that makes rows of PLACED of batches of rows.
+def with_shards(key: Sequence[str], columns: Sequence[str], shards: int) -> Callable[[Batches], Batches]:
+    """Returns a function for `mapInArrow` that turns rows into updates with their shard, of the schema SHARDED.
 
-    These have the columns of *key* and the value's *columns*, `_timestamp_ms`, `_partition` and `_offset`.
+    The rows have the columns of *key* and the value's *columns*, `_timestamp_ms`, `_partition` and `_offset`.
     """
 
-    def place(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def assign(batches: Batches) -> Iterator[pa.RecordBatch]:
         forget_archives()
         for batch in batches:
             rows = pl.DataFrame(pa.Table.from_batches([batch]))
             updates = rows.with_columns(_key=key_text(key, rows.schema), _deleted=pl.lit(value=False))
             valued = identified(with_value(updates, columns))
-            placed = valued.with_columns(shard=shard_of(updates["_key"].fill_null(""), shards))
-            yield from placed.select(PLACED.names).to_arrow().cast(PLACED).to_batches()
+            sharded = valued.with_columns(shard=shard_of(updates["_key"].fill_null(""), shards))
+            yield from sharded.select(SHARDED.names).to_arrow().cast(SHARDED).to_batches()
 
-    return place
+    return assign
 
 
 def _judging(task: JudgeTask) -> Callable[[Batches], Batches]:
+    """Returns a function for `mapInArrow` that runs *task* on the updates of one shard; the answer is pickled."""
+
     def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
         forget_archives()
         rows = pl.DataFrame(pa.Table.from_batches([*batches]))
@@ -372,5 +392,5 @@ def _entry(batch_id: int, digest: str, answers: Sequence[ShardAnswer]) -> Entry:
             files.setdefault(name, []).append(file)
     counts = {name: sum(answer.counts[name] for answer in answers) for name in COUNTS}
     judged = JudgedNotes(digest=digest, counts=counts, states=tuple(answer.runs for answer in answers))
-    tables = {name: Files(tuple(parts)) for name, parts in files.items()}
+    tables = {name: Files(tuple(written)) for name, written in files.items()}
     return Entry(batch_id, tables, EntryNotes(judged=judged))

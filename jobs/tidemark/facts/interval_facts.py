@@ -18,7 +18,7 @@ from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
 from tidemark.safe_text import inert
 from tidemark.semantics.critical_path import FINISHED_MS
-from tidemark.semantics.quantiles import MEDIAN, median_sql, place_sql, quantile_sql
+from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql, rank_sql
 
 PLACES = 150
 """The time axis of a chart has at most this many cells, the places, since readers can distinguish no more."""
@@ -91,7 +91,7 @@ SPENT = f"""
         SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {_holds("window_end")} AND latency_ms IS NOT NULL
     )
     WINDOW place AS (PARTITION BY end_ms // $4)
-    QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms) = {place_sql("count(*) OVER place", MEDIAN)}
+    QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms) = {rank_sql("count(*) OVER place", MEDIAN)}
     ORDER BY end_ms
 """
 """Selects for each place of the time axis the window of median age (as in `semantics.quantiles`).

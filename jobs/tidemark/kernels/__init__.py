@@ -1,20 +1,21 @@
-"""Vectorised steps on frames; no IO, session or clock.
+"""Vectorised steps on Arrow and polars frames, without IO, session or clock.
 
-Arrow or polars frames come in and go out. A frame of records has its payload columns and, for each record:
+A frame of records has its payload columns and, for each record:
 
 | column | meaning |
 |---|---|
 | `_key` | text of the key |
 | `_timestamp_ms` | record time, epoch ms UTC |
-| `_partition`, `_offset` | place of the record that caused it |
+| `_partition`, `_offset` | input partition and offset of the record that caused it |
 | `_task` | input partition of the sub-topology |
 | `_deleted` | the record deletes its key; the payload beside the key is null |
 | `_headers` | Kafka's headers |
 | `_newest_ms` | time of the newest record that it reflects: `_timestamp_ms`, except for the result of a window |
 | `_repeated` | all of its content was sent on before, or came in again on request |
-| `_read` | number of the row of `reads` with the newest record that it reflects ; null: not known |
+| `_read` | number of the row of `reads` with the newest record that it reflects; null where that is not known |
 
-Its rows are in the order in which they are judged.
+The rows are in the order in which updates are decided. An *update* is the new value of a key: a kernel decides whether
+it is sent on. An update *reflects* the records that went into it.
 """
 
 from collections.abc import Iterable
@@ -34,5 +35,5 @@ META = (
 
 
 def payload(columns: Iterable[str]) -> list[str]:
-    """Returns the *columns* of a record's own payload."""
+    """Returns the *columns* that are a record's payload, without the meta columns, whose names begin with `_`."""
     return [column for column in columns if not column.startswith("_")]

@@ -1,7 +1,4 @@
-"""Gives other DuckDBs access to a warehouse.
-
-They run a script, or open a database file of views.
-"""
+"""Gives other DuckDB processes access to a warehouse: they run a script, or open a database file of views."""
 
 from __future__ import annotations
 
@@ -24,25 +21,24 @@ from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import delta_tables, no_tables
 
 PUBLISHED = "tidemark_published"
-"""Table of a published file.
-
-Its one row has the warehouse, the instant and the version.
-"""
+"""Table in a published file whose one row has the warehouse, the instant of publishing and Tidemark's version."""
 
 
 def attach_script(home: Path) -> str:
-    """Returns SQL that gives another DuckDB access to the warehouse *home*.
+    """Returns SQL that gives another DuckDB access to the tables that the warehouse *home* has now.
 
-    It has the tables that are there now. Paths of tables are relative to the variable `warehouse`, so the script still
-    works after the folder was moved. Raises InvalidArgument for a warehouse in an object store.
+    Paths of tables are relative to the variable `warehouse`, so the script still works after the folder was moved.
+
+    Raises:
+        InvalidArgument: the warehouse is in an object store.
     """
-    place = _local(home, "a script is")
-    tables = delta_tables(place)
-    selects = selects_of(tables, lambda path: _from_variable(path.relative_to(place)))
+    folder = _local(home, "a script is")
+    tables = delta_tables(folder)
+    selects = selects_of(tables, lambda path: _from_variable(path.relative_to(folder)))
     macros = [f"CREATE {word}" for word in SPARKS_WORDS]
     views_of_tables = [f"CREATE VIEW {identifier(name)} AS\n{select()}" for name, select in selects.items()]
     # DuckDB's extension for Delta is that of the installed package, so the script needs no download.
-    settings = [f"LOAD {literal(extension_file())}", UTC, _where(place, tables)]
+    settings = [f"LOAD {literal(extension_file())}", UTC, _set_variable(folder, tables)]
     return _SCRIPT_HEAD + ";\n".join([*settings, *macros, *views_of_tables, ""])
 
 
@@ -55,10 +51,10 @@ _SCRIPT_HEAD = f"""\
 
 
 def publish(home: Path, file: Path) -> list[str]:
-    """Writes a DuckDB database with the views of *home*.
+    """Writes a DuckDB database with views of the warehouse *home*.
 
     The views read the current versions of the tables, by DuckDB's extension for Delta. They have comments. The file
-    takes the place of an older one at once; a reader who has that open goes on with it.
+    replaces an older one atomically; a reader that has the older one open goes on with it.
 
     Returns:
         The names of the views.
@@ -67,8 +63,8 @@ def publish(home: Path, file: Path) -> list[str]:
         InvalidArgument: the warehouse is in an object store or has no tables, or *file* is something else or open for
             writing.
     """
-    place = _local(home, "a database file is")
-    tables = delta_tables(place)
+    folder_of_tables = _local(home, "a database file is")
+    tables = delta_tables(folder_of_tables)
     if not tables:
         raise no_tables(home)
     if file.exists() and not _is_published(file):
@@ -86,7 +82,8 @@ def publish(home: Path, file: Path) -> list[str]:
                 database.execute(f"CREATE VIEW {identifier(name)} AS\n{select}")
             for statement in _comments(selects):
                 database.execute(statement)
-            row = f"SELECT {literal(place)} AS warehouse, {literal(version(DISTRIBUTION))} AS version, now() AS at"
+            written_by = literal(version(DISTRIBUTION))
+            row = f"SELECT {literal(folder_of_tables)} AS warehouse, {written_by} AS version, now() AS at"
             database.execute(f"CREATE TABLE {PUBLISHED} AS {row}")
         os.replace(new, file)
     return sorted(selects)
@@ -95,7 +92,7 @@ def publish(home: Path, file: Path) -> list[str]:
 def install_extension() -> None:
     """Installs DuckDB's extension for Delta for this user, without a download.
 
-    DuckDB loads it from then on when a view needs it.
+    From then on DuckDB loads the extension when a view needs it.
     """
     with duckdb.connect() as database:
         database.execute(f"INSTALL {literal(extension_file())}")
@@ -131,12 +128,12 @@ def _comments(selects: Mapping[str, str]) -> list[str]:
     ]
     for name in selects.keys() & TABLES.keys():
         for column in TABLES[name].columns:
-            place = f"{identifier(name)}.{identifier(column.name)}"
-            statements.append(f"COMMENT ON COLUMN {place} IS {literal(column.comment)}")
+            column_name = f"{identifier(name)}.{identifier(column.name)}"
+            statements.append(f"COMMENT ON COLUMN {column_name} IS {literal(column.comment)}")
     return statements
 
 
-def _where(home: Path, tables: Mapping[str, Sequence[Path]]) -> str:
+def _set_variable(home: Path, tables: Mapping[str, Sequence[Path]]) -> str:
     log = next(chain.from_iterable(tables.values()), home) / "_delta_log" / "*"
     here = f"CASE WHEN EXISTS (FROM glob({literal(log)})) THEN {literal(home)} ELSE '.' END"
     return f"SET VARIABLE warehouse = coalesce(getvariable('warehouse'), {here})"

@@ -1,7 +1,4 @@
-"""Lists the Delta tables of a warehouse with their sizes.
-
-Rows, files and bytes come from the logs alone.
-"""
+"""Lists the Delta tables of a warehouse with their rows, files and bytes, which are read from the logs alone."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from tidemark.storage.warehouse import delta_tables
 
 
 class StoredTable(NamedTuple):
-    """Size of a Delta table at *version*, with its name and place."""
+    """Size of a Delta table at *version*; *where* is its folder relative to the warehouse."""
 
     table: str
     where: str
@@ -27,7 +24,7 @@ class StoredTable(NamedTuple):
 
 
 def inventory(warehouse: Path) -> list[StoredTable]:
-    """Returns all Delta tables of *warehouse*, by name and place."""
+    """Returns all Delta tables of *warehouse*, sorted by name and folder."""
     tables: list[StoredTable] = []
     for name, paths in delta_tables(warehouse).items():
         tables += [size_of_table(name, path, str(path.parent.relative_to(warehouse))) for path in paths]
@@ -35,10 +32,7 @@ def inventory(warehouse: Path) -> list[StoredTable]:
 
 
 def size_of_table(name: str, path: Path, where: str) -> StoredTable:
-    """Returns the size of the table *name* at *path*.
-
-    *where* is its place as users see it.
-    """
+    """Returns the size of the table *name* at *path*; *where* is its folder as users see it."""
     table = DeltaTable(str(path))
     files = pa.table(table.get_add_actions(flatten=True))
     rows, size = (pc.sum(files[column]).as_py() or 0 for column in ("num_records", "size_bytes"))

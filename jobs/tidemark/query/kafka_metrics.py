@@ -1,7 +1,4 @@
-"""Defines a view with Kafka's names of metrics (KIP-613, KIP-557).
-
-It has the metrics of latency and of emission.
-"""
+"""Defines a view with the metrics of latency and of emission under Kafka's names (KIP-613, KIP-557)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Refuses queries that do more than read tables and views.
 
-DuckDB's settings are not enough for that: `delta_scan` opens any place by its name or URL, `write_blob` writes to any
-place, and EXPLAIN ANALYZE runs a COPY. So a query is checked as DuckDB parses it, before it is bound: binding opens
-places.
+DuckDB's settings are not enough for that: `delta_scan` opens any path or URL, `write_blob` writes to any path, and
+EXPLAIN ANALYZE runs a COPY. So a query is checked as DuckDB parses it, before DuckDB binds names to tables, because
+that opens files.
 """
 
 from __future__ import annotations
@@ -20,17 +20,11 @@ EXPLAINED = re.compile(r"\s*explain\s+(?:analyze\s+)?(.*)", re.IGNORECASE | re.D
 OF_ARGUMENTS = frozenset(
     {"explode", "generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"}
 )
-"""Functions of rows for queries; they read only their arguments."""
+"""Table functions that queries may use: they read only their arguments."""
 DO_MORE = frozenset({"json_serialize_plan", "write_blob", "write_log"})
-"""Functions of values that write, or open a named place.
-
-tests/delta/test_read_only.py calls all functions there are.
-"""
+"""Scalar functions that write, or open a path. tests/delta/test_read_only.py calls all functions that DuckDB has."""
 NO_FILE = re.compile(r"[\w $-]+")
-"""Names that DuckDB does not take for files.
-
-Without a table of the name it looks for a file if the name has a file's ending.
-"""
+"""Names that DuckDB never reads as files. For others it looks for a file, if there is no table of the name."""
 PARSED = """
     SELECT json_extract_string(parsed, '$.error_type'), json_array_length(parsed, '$.statements'),
            json_extract_string(parsed, '$..function_name'),
@@ -44,24 +38,24 @@ SHOWN = ("", '"tables"', '"databases"')
 """Names of tables in the parsed DESCRIBE, SHOW TABLES and SHOW DATABASES."""
 MOST_PARSED = 200
 _PARSED: dict[str, tuple[Any, ...]] = {}
-"""By text, as pages ask the same queries again and again."""
+"""What DuckDB parsed, by the text of a query: pages ask the same queries again and again."""
 VIEWS = "SELECT lower(schema_name), lower(view_name) FROM duckdb_views()"
 
 
 def check(connection: duckdb.DuckDBPyConnection, text: str, tables: Iterable[str]) -> None:
-    """Raises unless *text* only reads *tables*, or DuckDB's lists of them.
+    """Raises InvalidArgument unless the query *text* only reads *tables*, or DuckDB's lists of them.
 
-    It raises InvalidArgument, or DuckDB's error for a mistake in *text*.
+    A mistake in *text* raises DuckDB's own error.
     """
-    error, statements, functions, calls, of_rows, *names = _parsed(connection, text)
+    error, statements, functions, calls, table_functions, *names = _parsed(connection, text)
     if error == "parser":
         connection.extract_statements(text)  # raises an error with the place of the mistake
     # SELECT is the only statement that DuckDB can write as JSON.
-    if statements != 1 or calls != len(of_rows):
+    if statements != 1 or calls != len(table_functions):
         remedy = "start it with SELECT, WITH, FROM, DESCRIBE, or EXPLAIN without options"
         msg = f"a query must be one read-only statement, got {text!r}; {remedy}"
         raise InvalidArgument(msg)
-    for name in sorted({*of_rows} - OF_ARGUMENTS | {*functions} & DO_MORE):
+    for name in sorted({*table_functions} - OF_ARGUMENTS | {*functions} & DO_MORE):
         msg = (
             f"a query may read only tables and views, but {name} reads more; allowed table functions: "
             f"{', '.join(sorted(OF_ARGUMENTS))}"
@@ -83,10 +77,10 @@ def _parsed(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[Any, ...]
 
 
 def topology_of(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, str] | None:
-    """Returns the table and the topology of a simple query.
+    """Returns the table and the topology that a simple query reads, or None for any other query.
 
-    A simple query is a SELECT from one table without subqueries and WITH, whose WHERE has `topology = 'NAME'`, alone or
-    with other conditions by AND. None: *text* is any other query.
+    A simple query is a SELECT from one table without subqueries and WITH, whose WHERE is `topology = 'NAME'`, or this
+    AND other conditions.
     """
     (parsed,) = connection.execute(f"SELECT {_parse_expression(text)}").fetchone() or ("{}",)
     statements = json.loads(parsed).get("statements", [])
@@ -114,10 +108,7 @@ def _parse_expression(text: str) -> str:
 def _check_tables(
     connection: duckdb.DuckDBPyConnection, names: set[tuple[str, str, str]], tables: Iterable[str]
 ) -> None:
-    """Raises InvalidArgument if one of *names* may be a file's.
-
-    A name has a catalog, a schema and a table.
-    """
+    """Raises InvalidArgument if DuckDB may read one of *names* (catalog, schema, table) as a file."""
     others = [name for name in names if any(name[:2]) or not NO_FILE.fullmatch(name[2])]
     allowed = {*connection.execute(VIEWS).fetchall()} if others else set()
     allowed |= {("main", table.lower()) for table in tables}

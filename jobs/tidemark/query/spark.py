@@ -17,10 +17,7 @@ from tidemark.storage.warehouse import delta_tables, is_table, stream_tables
 
 
 def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table) -> DataFrame:
-    """Returns all rows of *table* in *topology*, of all sub-topologies.
-
-    There are none if the table has not been written yet.
-    """
+    """Returns all rows of *table* in *topology*, of all sub-topologies; none if it has not been written yet."""
     report = layout.report_table(topology, table.name)
     paths = stream_tables(layout, topology, table.name) if table.written_by == "stream" else [report]
     return rows_of(spark, table.name, [path for path in paths if is_table(path)])
@@ -36,7 +33,7 @@ def register(spark: SparkSession, layout: Layout, *statements: str, topology: st
         spark: the session.
         layout: the warehouse.
         statements: SQL; only tables and views that it names are registered. Without any, all are.
-        topology: the topology whose tables are read; None: all topologies.
+        topology: the topology whose tables are read; None for all topologies.
     """
     paths_by_name = delta_tables(layout.warehouse, topology)
     # A table of a sink hides a view of the same name.
@@ -51,10 +48,9 @@ def register(spark: SparkSession, layout: Layout, *statements: str, topology: st
 
 
 def rows_of(spark: SparkSession, name: str, paths: Sequence[Path]) -> DataFrame:
-    """Returns the current rows of Delta tables of one *name*.
+    """Returns the current rows of the Delta tables at *paths*, which have one *name*.
 
-    They are those at *paths*. Without paths it has the columns of the declared table, and Spark's planner knows that it
-    is empty.
+    Without paths the frame has the columns of the declared table, and Spark's planner knows that it is empty.
     """
     tables: dict[str, Any] = {}
 

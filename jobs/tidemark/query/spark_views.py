@@ -1,7 +1,7 @@
-"""Writes names and SQL of a warehouse for Spark and its catalogs.
+"""Writes the names and the SQL by which Spark and its catalogs show a warehouse.
 
-There is one view per name over all Delta tables of that name, as in `tidemark sql`. In a catalog each Delta table is an
-external table.
+There is one view for each name, over all Delta tables of that name, as in `tidemark sql`. In a catalog each Delta table
+is an external table.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tidemark.storage.warehouse import changes_of, no_tables
 def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
     """Returns the name of the external table of each path.
 
-    It is `<topology>__<sub_topology>__<table>` or, of a report, `<topology>__<table>`. `_` replaces the characters `.`
-    and `-`, which names of queries may have: Hive and Spark's own catalog refuse them.
+    The name is `<topology>__<sub_topology>__<table>`, for a report `<topology>__<table>`. `_` replaces the characters
+    `.` and `-`, which Hive and Spark's own catalog refuse.
 
     Raises:
         InvalidArgument: there are no tables, or two would have one name.
@@ -43,7 +43,7 @@ def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def place_of(path: Path) -> str:
-    """Returns the absolute place of a table."""
+    """Returns the absolute path or the URL of a table."""
     return str(path if "://" in str(path) else path.absolute())
 
 
@@ -53,16 +53,18 @@ def identifier(name: str) -> str:
 
 
 def union_of(name: str, paths: Sequence[Path], read: Callable[[Path], str]) -> tuple[dict[str, Any], str]:
-    """Returns columns with Delta's types (JSON), and SELECT of all rows.
+    """Returns the columns, with Delta's types (JSON), and a SELECT of the current rows of all tables of one *name*.
 
-    They are the current rows of all tables of one *name*; without tables there are none. *read* returns the SQL that
-    reads the table at a path.
+    Args:
+        name: name of the tables.
+        paths: paths of the tables; without any the SELECT has no rows.
+        read: returns the SQL that reads the table at a path.
     """
-    of_paths = {path: columns_of(path) for path in paths}
-    columns = _columns(name, list(of_paths.values()))
+    types_by_path = {path: columns_of(path) for path in paths}
+    columns = _columns(name, list(types_by_path.values()))
     empty = _shown({}, columns)
     parts = [f"SELECT {', '.join(empty)} WHERE false"]
-    for path, types in of_paths.items():
+    for path, types in types_by_path.items():
         parts.append(f"SELECT {', '.join(_shown(types, columns))} FROM {_current(path, read)}")
     return columns, "\nUNION ALL\n".join(parts)
 
@@ -79,7 +81,7 @@ def _columns(name: str, of_paths: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 
 
 def _shown(types: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the *columns* of a union from a table with *types*."""
+    """Yields the *columns* of a union as they are selected from a table with *types*; missing ones are null."""
     for column, kind in columns.items():
         name = identifier(column)
         if column not in types:
@@ -89,9 +91,6 @@ def _shown(types: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str
 
 
 def _current(path: Path, read: Callable[[Path], str]) -> str:
-    """Returns the SQL that reads a table.
-
-    A table with current rows includes the rows appended since it was merged.
-    """
+    """Returns the SQL that reads a table; one with current rows includes the rows appended since it was merged."""
     changes = changes_of(path)
     return read(path) if changes is None else f"({current_rows(path, changes, read, identifier)})"

@@ -1,9 +1,8 @@
 """Answers SQL over a warehouse with DuckDB.
 
-There is a view per table name, over all Delta tables of that name, and those of `query.views` and `kafka_metrics`.
-
-Most queries need neither Arrow nor polars nor delta-rs, and to import them takes longer than to answer. So functions
-that need them import them.
+There is a view for each table name, over all Delta tables of that name, and there are the views of `query.views` and
+`kafka_metrics`. Most queries need neither Arrow nor polars nor delta-rs, and importing them takes longer than the
+answer. So functions that need them import them.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ UTC = "SET TimeZone = 'UTC'"
 NO_PUSHED_JOINS = "SET disabled_optimizers = 'join_filter_pushdown'"
 """Keeps DuckDB from filtering a scan by the other side of a join.
 
-It would hand a scan of Arrow data a Bloom filter, which the scan does not implement: duckdb-python issue 463.
+DuckDB would give a scan of Arrow data a Bloom filter, which the scan does not implement: duckdb-python issue 463.
 """
 NO_DAMAGE = (
     duckdb.CatalogException,
@@ -71,15 +70,9 @@ NO_DAMAGE = (
 )
 """Errors of a query that no damaged table causes. A search for damage would keep an interrupted query running."""
 MEMORY = "2GB"
-"""Default memory of DuckDB.
-
-Larger intermediate results are spilled to files.
-"""
+"""Default memory of DuckDB, which spills larger intermediate results to files."""
 DELTA_SCAN = "delta_scan("
-"""Beginning of a scan by DuckDB's extension.
-
-The extension takes 0.1 s of CPU to load.
-"""
+"""Beginning of a scan by DuckDB's extension, which takes 0.1 s of CPU to load."""
 DELTA_TYPES = {"string": "varchar", "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 DELTA_TYPES |= {"binary": "blob", "timestamp": "timestamptz"}
 DELTA_TYPES |= {word: word for word in ("float", "double", "boolean", "date")}
@@ -103,13 +96,19 @@ class Answer:
 
 
 class Warehouse:
-    """Answers queries over the Delta tables under *home*.
+    """Answers queries over the Delta tables of a warehouse.
 
-    Facts that are in the journals alone are included. A query opens the tables that it names; if it asks for one
-    topology, only that topology's. Later queries read the same versions. With a *topology*, or places *only*, the
-    tables of others look empty. Queries use at most *memory* (a size of DuckDB, for example 512MB) and spill the rest
-    to a temporary folder of this process. Frames of the same versions are in `stored`. Tables with rows that are
-    *given*, by name, have those alone.
+    Facts that only the journals have are included. A query opens the tables that it names, and only those of one
+    topology if it asks for one. Later queries read the same versions.
+
+    Args:
+        home: the folder of the warehouse.
+        topology: the tables of other topologies look empty; None for all topologies.
+        only: tables at other paths look empty; None for all paths.
+        memory: most memory of queries, a size of DuckDB such as 512MB. The rest is spilled to a temporary folder of
+            this process.
+        stored: opened tables to share with other readers, so that all of them see the same versions.
+        given: by name, rows that a table has in place of its stored ones.
     """
 
     def __init__(
@@ -130,13 +129,13 @@ class Warehouse:
 
     @cached_property
     def tables(self) -> Mapping[str, Sequence[Path]]:
-        """The places of the tables by name, as they were when they were first asked for."""
-        places: dict[str, list[Path]] = {}
+        """The paths of the tables by name, as of the first time that they were needed."""
+        found: dict[str, list[Path]] = {}
         for name, paths in delta_tables(self._home, self._topology).items():
             allowed = [path for path in paths if self._only is None or path in self._only]
             if allowed:
-                places[name] = allowed
-        return places
+                found[name] = allowed
+        return found
 
     @cached_property
     def _views(self) -> Sequence[View]:
@@ -151,9 +150,11 @@ class Warehouse:
         return _connect(self._home, self._memory)
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
-        """Returns the answer to *text*, one statement that reads.
+        """Returns the answer to the query *text*.
 
-        Raises InvalidArgument for any other statement, and for a mistake in it, and UnreadableFile for a damaged table.
+        Raises:
+            InvalidArgument: *text* has a mistake, or is not one statement that only reads.
+            UnreadableFile: a table is damaged.
         """
         try:
             return self._ask(text, parameters)
@@ -204,15 +205,12 @@ class Warehouse:
         return self._ask(text, parameters)
 
     def interrupt(self) -> None:
-        """Makes the query that another thread asks raise InvalidArgument soon."""
+        """Interrupts the query of another thread, which then raises InvalidArgument."""
         tables = self._of_topology or self
         tables._connection.interrupt()
 
     def _asked_topology(self, text: str) -> str | None:
-        """Returns the only topology whose rows answer *text*.
-
-        None: other topologies may have rows for it, too.
-        """
+        """Returns the only topology whose rows answer *text*, or None if other topologies may have rows for it, too."""
         table, topology = (self._topology is None and read_only.topology_of(self._connection, text)) or ("", None)
         is_ours = table in TABLES or table in {*names_in(self._views)}
         return topology if is_ours else None  # a sink's column of that name may say anything
@@ -223,13 +221,13 @@ class Warehouse:
         return named_in(names, self._selects.keys(), self._views)
 
     def _paths_in(self, text: str) -> Iterator[Path]:
-        """Yields the places of the tables that were read for *text*."""
+        """Yields the paths of the tables that were read for *text*."""
         for path in chain.from_iterable(self.tables.get(name, ()) for name in self._named_in(text)):
             yield path
             yield path.with_name(f"{CHANGES_OF}{path.name}")
 
     def _open(self, text: str) -> None:
-        """Makes the views of the connection that *text* names."""
+        """Creates the views that *text* names in the connection."""
         new = {name: self._selects[name]() for name in self._named_in(text) if name not in self._opened}
         if not self._reads_logs and any(DELTA_SCAN in select for select in new.values()):
             self._connection, self._reads_logs = _connect(self._home, self._memory, reads_logs=True), True
@@ -245,10 +243,7 @@ class Warehouse:
         return f"SELECT * FROM {identifier(f'given {name}')}"
 
     def _from(self, path: Path) -> str:
-        """Returns the SQL that reads the table at *path*.
-
-        It includes the facts that only the journal of its stream has.
-        """
+        """Returns the SQL that reads the table at *path*, with the facts that only the journal of its stream has."""
         unflushed, snapshot = self.stored.unflushed(path), self.stored.snapshot(path)
         if isinstance(path, ObjectPath):
             # delta-rs reads a table in an object store as Arrow, with the credentials of the environment. DuckDB would
@@ -285,7 +280,7 @@ def _dataset(path: Path) -> Any:
 
 
 def selects_of(tables: Mapping[str, Sequence[Path]], read: Callable[[Path], str]) -> dict[str, Callable[[], str]]:
-    """Returns functions that make SELECTs of tables and views, by name.
+    """Returns, by the name of each table and view, a function that makes its SELECT.
 
     Tables that are not written yet are included.
 
@@ -311,9 +306,8 @@ def _select_of_table(name: str, paths: Sequence[Path], read: Callable[[Path], st
 
 
 def _current(path: Path, read: Callable[[Path], str]) -> str:
-    """Returns the SQL that reads the table at *path*.
-
-    A table with current rows includes the rows appended since it was merged.
+    """Returns the SQL that reads the table at *path*; one with current rows includes the rows that are
+    not merged yet.
     """
     changes = changes_of(path)
     if changes is None:
@@ -324,10 +318,7 @@ def _current(path: Path, read: Callable[[Path], str]) -> str:
 
 
 def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> str:
-    """Returns the SQL that reads the local table at *path*.
-
-    It reads the files, or the table if there are more than MOST_FILES.
-    """
+    """Returns the SQL that reads the files of the local table at *path*, or the table if it has too many files."""
     # DuckDB reads the log of a table for each query, twice for the first. That takes longer than to read the rows.
     return (snapshot and rows_in_files(snapshot, by_name=by_name)) or scan_of(path)
 
@@ -335,10 +326,11 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
 def rows_in_files(snapshot: Snapshot, *, by_name: bool = True) -> str | None:
     """Returns the SQL that reads the files of *snapshot*.
 
-    None: they are more than MOST_FILES, or DuckDB alone cannot read them, because of a file's name or a column's type.
+    None if there are more than MOST_FILES, or DuckDB alone cannot read them because of a file's name or a column's
+    type.
 
     Args:
-        snapshot: of a local table.
+        snapshot: a version of a local table.
         by_name: whether files may lack columns, or have them in another order.
     """
     if len(snapshot.data_files) > MOST_FILES or GLOB.search(str(snapshot.path)):
@@ -373,9 +365,10 @@ def _empty(columns: Mapping[str, Any]) -> str:
 
 
 def _duckdb_type(kind: Any) -> str:
-    """Returns DuckDB's name of a type of Delta.
+    """Returns DuckDB's name of a type of Delta, which is a word, or an object that describes a nested type.
 
-    Delta's type is a word, or an object with the parts of the type. Raises KeyError if DuckDB has no such type.
+    Raises:
+        KeyError: DuckDB has no such type.
     """
     if isinstance(kind, str):
         return kind if kind.startswith("decimal(") else DELTA_TYPES[kind]
@@ -404,10 +397,7 @@ def _text(value: str | None) -> str:
 
 
 def _confining_settings(home: Path) -> Iterator[str]:
-    """Yields settings that confine DuckDB to the warehouse *home*.
-
-    DuckDB then opens no other files, and loads no extension.
-    """
+    """Yields settings by which DuckDB opens no files outside of the warehouse *home*, and loads no extension."""
     # `delta_scan`, which views use, obeys them for the rows of a table alone, and `write_blob` does not at all:
     # `read_only` refuses these in queries.
     yield "SET autoload_known_extensions = false"
@@ -426,10 +416,7 @@ def extension_file() -> Path:
 
 @lru_cache(maxsize=2)  # a process has one warehouse, but for tests
 def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.DuckDBPyConnection:
-    """Returns the DuckDB of this process over the warehouse *home*.
-
-    All connections share its threads and its *memory*.
-    """
+    """Returns the DuckDB of this process over the warehouse *home*; all connections share its threads and *memory*."""
     # Its settings forbid to load an extension later, so a DuckDB that reads logs is another one.
     database = duckdb.connect()
     if reads_logs:

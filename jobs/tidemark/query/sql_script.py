@@ -23,12 +23,12 @@ TRINO_CATALOG = "delta"
 def script(layout: Layout, *, schema: str, catalog: str | None = None) -> str:
     """Returns statements of Spark SQL, each ended by `;`, and calls for Trino as comments.
 
-    A second run changes no table. It replaces the views, so that they show tables that are new since the first.
+    If the script is run again, it changes no table. It replaces the views, so that they show new tables.
 
     Args:
-        layout: the warehouse.
+        layout: paths of the warehouse.
         schema: the schema for tables and views, which is created.
-        catalog: the catalog that has the schema; None: the session's.
+        catalog: the catalog that has the schema; None for the session's.
 
     Raises:
         InvalidArgument: the warehouse has no tables, or two that would have one name.
@@ -76,9 +76,9 @@ def _for_trino(external: Mapping[Path, str], schema: str) -> Iterator[str]:
 
 
 def _location(path: Path) -> str:
-    """Returns the place of a table with its scheme: without one Spark looks in its default file system."""
-    place = place_of(path)
-    return place if "://" in place else f"file://{place}"
+    """Returns the URL of a table: for a path without a scheme Spark looks in its default file system."""
+    location = place_of(path)
+    return location if "://" in location else f"file://{location}"
 
 
 def _literal(text: str) -> str:

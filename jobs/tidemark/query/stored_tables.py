@@ -1,12 +1,11 @@
-"""Opens tables and journals once for all that is asked at one time.
+"""Opens tables and journals once for all queries of one page or command.
 
 Purpose: SQL and frames of one page are about the same versions of the tables and the same entries of the journals.
 How it works: a table is seen in the version that it had when it was first asked for, and with the facts that only the
 journal of its stream had before that. A process keeps what it has read of a log and of a journal, so that later it
 reads only newer commits and entries: their files never change.
-
-Queries of the command line open tables whose facts are all flushed. To import what reads entries takes longer than such
-a query, so this module imports it where it is needed.
+Queries of the command line mostly open tables whose facts have all left the journal. Importing the code that reads
+entries takes longer than such a query, so this module imports it where it is needed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ A log takes some 10 kB, and a journal the facts of about ten seconds.
 
 
 class _Keep(Generic[Kept]):
-    """What was read at the last *most* places, for all threads of the process."""
+    """Keeps what was read at the *most* paths that were asked for last, for all threads of the process."""
 
     def __init__(self, most: int) -> None:
         self._most, self._kept, self._lock = most, OrderedDict[Path, Kept](), Lock()
@@ -58,12 +57,12 @@ class _Keep(Generic[Kept]):
 
 
 EntryFile = tuple[str, int, int]
-"""Name, inode and time (ns) of an entry. A journal that was made anew has other files under the same names."""
+"""Name, inode and time (ns) of an entry's file. A journal that was created again has other files of the same names."""
 _LOGS, _ENTRIES = _Keep[ReadLog](LOGS), _Keep[Mapping[EntryFile, "Entry | None"]](JOURNALS)
 
 
 def newest_snapshot(path: Path) -> Snapshot | None:
-    """Returns what `snapshot_of` does; of a log that this process knows only newer commits are read."""
+    """Returns what `snapshot_of` does, but reads only the commits that are newer than those this process knows."""
     if isinstance(path, ObjectPath):
         return None
     before = _LOGS.get(path)
@@ -82,7 +81,7 @@ class StoredTables:
         self._rows: dict[Path, pl.LazyFrame | None] = {}
 
     def snapshot(self, path: Path) -> Snapshot | None:
-        """Returns the snapshot of the table at *path*; None: delta-rs has to read it, or it is not there."""
+        """Returns the snapshot of the table at *path*, or None if only delta-rs can read it, or there is none."""
         # The journal is read before the table: facts that leave the journal in between are in the table then.
         self.unflushed(path)
         if path not in self._snapshots:
@@ -90,7 +89,7 @@ class StoredTables:
         return self._snapshots[path]
 
     def unflushed(self, path: Path) -> UnflushedRows | None:
-        """Returns the unflushed facts of the stream that writes the table at *path*; None: there are none."""
+        """Returns the facts that the stream which writes the table at *path* has only in its journal, or None."""
         home = path.parent
         if path.name not in FACTS_TABLES:
             return None
@@ -99,7 +98,7 @@ class StoredTables:
         return self._unflushed[home]
 
     def scan(self, path: Path) -> pl.LazyFrame | None:
-        """Returns all rows of the table at *path*, and those that only the journal has; None: there is no table."""
+        """Returns all rows of the table at *path*, and those that only the journal has; None if there is no table."""
         if path not in self._rows:
             self._rows[path] = self._scan(path)
         return self._rows[path]
@@ -119,7 +118,7 @@ class StoredTables:
 
 
 def _unflushed_now(home: Path) -> UnflushedRows | None:
-    """Returns the unflushed facts of the stream whose tables lie in *home*; None: there are none."""
+    """Returns the facts that the stream with its tables in *home* has only in its journal, or None."""
     journal = journal_with_facts(home, newest_snapshot)
     if journal is None:
         return None

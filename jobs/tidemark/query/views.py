@@ -18,7 +18,7 @@ VIEWS = Path(__file__).parents[1] / "views"
 class View:
     """A view: its name, the meaning of a row, and its SELECT.
 
-    Spark SQL and DuckDB both read the SELECT. It may use functions of Spark that `query.sql` defines in DuckDB.
+    Spark SQL and DuckDB both read the SELECT, which may use functions of Spark that `query.sql` defines in DuckDB.
     """
 
     name: str
@@ -39,7 +39,7 @@ def views() -> tuple[View, ...]:
 
 
 def named_in(text: str, names: Collection[str], views: Iterable[View]) -> list[str]:
-    """Returns those of *names* that *text* uses, directly or by *views*.
+    """Returns the tables and views among *names* that the SQL *text* uses, directly or through other *views*.
 
     Tables come first, and each view after the views that it reads. *views* are in that order, too.
     """
@@ -59,10 +59,7 @@ def _words(text: str) -> set[str]:
 
 
 def _view(name: str, text: str) -> View:
-    """Returns the view *name* of a file with *text*.
-
-    The text has comment lines with the meaning of a row, then the SELECT.
-    """
+    """Returns the view *name* of a file: comment lines of *text* with the meaning of a row, then the SELECT."""
     match = re.match(r"(-- .*\n)*", text)
     comment = match.group() if match else ""
     return View(name, comment.replace("-- ", "").replace("\n", " ").strip(), text.removeprefix(comment).strip())

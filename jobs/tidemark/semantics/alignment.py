@@ -18,19 +18,18 @@ LAST_INSTANT_MS = 2**63 - 1
 
 
 def lowest_reported(group: Iterable[Progress]) -> int | None:
-    """Returns the lowest watermark in a *group* of sources.
-
-    None when no source counts.
-    """
+    """Returns the lowest watermark in a *group* of sources, or None when none has one to report."""
     # Idle sources, and sources without a watermark, have nothing to report.
     awake = (member.watermark_ms for member in group if member.activity is not Activity.IDLE)
     return min(present(awake), default=None)
 
 
 def max_allowed_ms(group: Iterable[Progress], *, max_drift_ms: int) -> int | None:
-    """Returns the highest watermark at which a source may still read.
+    """Returns the highest watermark at which a source of the *group* may still read.
 
-    It is the lowest watermark of the *group* plus the drift; None when there is no limit.
+    This limit is the lowest watermark of the group plus the drift. There is no limit (None) while no source reports a
+    watermark.
+
 
     Raises:
         InvalidArgument: *max_drift_ms* is negative.

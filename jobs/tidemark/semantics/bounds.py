@@ -29,7 +29,13 @@ COUNTED_AS_LATE = (
 class BoundCost:
     """The price of one bound.
 
-    `choice` says why it is compared, `late` counts the records that are late with it, and results wait for `wait_ms`.
+    Attributes:
+        choice: why this bound is compared: `none`, `99 % in time`, `current`.
+        bound_ms: the bound.
+        records: all records that were counted.
+        late: the records among them that are late with this bound.
+        late_share: `late` ÷ `records`.
+        wait_ms: how long results wait for the watermark, which is the bound itself.
     """
 
     choice: str
@@ -41,12 +47,10 @@ class BoundCost:
 
 
 def bound_costs(counts: Sequence[tuple[int, int]], *, bound_ms: int) -> list[BoundCost]:
-    """Returns the price of no bound, of each share, and of *bound_ms*.
-
-    Empty without records.
+    """Returns the price of no bound, of the bound for each of SHARES, and of *bound_ms*; empty without records.
 
     Args:
-        counts: (bucket, n) of the bounds that records need.
+        counts: how many records need a bound of so many ms, as (bucket of the bound, records).
         bound_ms: the current bound.
     """
     in_order = sorted(counts)
@@ -63,19 +67,21 @@ def bound_costs(counts: Sequence[tuple[int, int]], *, bound_ms: int) -> list[Bou
 
 
 def _bound_ms(buckets: Sequence[int], in_time: Sequence[int], share: Decimal) -> int:
-    """Returns the bound with which *share* percent of records are in time.
+    """Returns the bound in whole ms with which *share* percent of all records are in time.
 
-    It is the upper edge, in whole ms, of the first of *buckets* up to which there are so many records. *in_time* has
-    the number of records up to each bucket.
+    Args:
+        buckets: buckets of the bounds that records need, in ascending order.
+        in_time: for each of them, the number of records that need no longer bound.
+        share: the percentage.
     """
-    place = bisect_left(in_time, share * in_time[-1], key=lambda n: Decimal(n * 100))
+    first_enough = bisect_left(in_time, share * in_time[-1], key=lambda n: Decimal(n * 100))
     # 1e-6 ms keeps a whole number whole after the division.
-    return math.floor(value_of(buckets[place]) / (1 - RELATIVE_ERROR) + 1e-6)
+    return math.floor(value_of(buckets[first_enough]) / (1 - RELATIVE_ERROR) + 1e-6)
 
 
 def _cost(choice: str, bound_ms: int, buckets: Sequence[int], in_time: Sequence[int]) -> BoundCost:
     # Records in the bucket of the bound count as in time, so the count is off by one bucket at most.
-    place = bisect_right(buckets, bucket_of(bound_ms))
+    n_buckets = bisect_right(buckets, bucket_of(bound_ms))
     records = in_time[-1]
-    late = records - (in_time[place - 1] if place else 0)
+    late = records - (in_time[n_buckets - 1] if n_buckets else 0)
     return BoundCost(choice, bound_ms, records, late, late / records, bound_ms)

@@ -45,11 +45,11 @@ def quantile(
 ) -> float | None:
     """Returns the *q*-quantile in milliseconds of values counted as (bucket, n).
 
-    It is the ⌈*q* · N⌉-th value (`quantiles`), with a relative error of at most 1 %. DDSketch takes another rank,
-    ⌊*q* · (N − 1)⌋ from 0. A bucket may come more than once. None without values.
+    The result is the ⌈*q* · N⌉-th value (see `quantiles`), with a relative error of at most 1 %, or None without
+    values. DDSketch uses another rank, ⌊*q* · (N − 1)⌋ counted from 0. *counts* may name a bucket more than once.
 
-    *min_ms* and *max_ms* are the smallest and the largest of the values, if they are known. A value of their bucket
-    that lies beyond them is replaced by them. The exact value lies between them, so the error never grows.
+    *min_ms* and *max_ms* are the smallest and the largest of the values, if they are known. The result is kept between
+    them. The exact quantile lies between them too, so this never makes the error larger.
 
     Raises:
         InvalidArgument: *q* is not between 0 and 1.
@@ -58,13 +58,13 @@ def quantile(
         msg = f"a quantile must be between 0 and 1, got {q}; the 99th percentile is 0.99"
         raise InvalidArgument(msg)
     ordered = sorted((bucket, n) for bucket, n in counts if n)
-    place = rank(sum(n for _, n in ordered), q)
+    to_skip = rank(sum(n for _, n in ordered), q)
     for bucket, n in ordered:
-        if place < n:
+        if to_skip < n:
             value_ms = value_of(bucket)
             value_ms = value_ms if min_ms is None else max(value_ms, min_ms)
             return value_ms if max_ms is None else min(value_ms, max_ms)
-        place -= n
+        to_skip -= n
     return None
 
 

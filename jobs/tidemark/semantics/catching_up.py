@@ -10,21 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 READS = 11
-"""Number of batches for an estimate: the rate of the last ten."""
+"""Number of batches that an estimate looks at: eleven batches have ten rates between them."""
 FORESEEABLE_MS = 365 * 86_400_000
-"""Rates of ten batches say nothing about a later time.
+"""Estimates that lie further ahead are not given.
 
-A little more speed than records come in with would give a year that no calendar has.
+The rates of ten batches say nothing about that time, and a stream that is barely faster than its input would be done in
+a year that no calendar has.
 """
 HANGS_AFTER_MS = 300_000
-"""A longer batch hangs, and the estimate before it is outdated."""
+"""A batch that takes longer counts as hanging; an estimate from before it no longer holds."""
 InputPartition = tuple[str, int]
-"""A source and its partition."""
+"""The name of a source, and the number of one of its partitions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRead:
-    """Positions in topics after one batch.
+    """How far a stream has read its topics after one batch.
 
     Attributes:
         asked_at_ms: when the broker was asked for its latest offsets.
@@ -43,20 +44,22 @@ class BatchRead:
         """Records that the batch left unread."""
         return sum(max(0, self.latest[partition] - self.until[partition]) for partition in self.latest)
 
-    def leaves_of(self, before: BatchRead) -> bool:
-        """Returns True if records still wait that waited after *before*."""
+    def still_waits_for(self, before: BatchRead) -> bool:
+        """Returns True if records that were unread after the batch *before* are still unread."""
         return any(self.until.get(partition, latest) < latest for partition, latest in before.latest.items())
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatchingUp:
-    """The distance of a stream to the end of its topics.
+    """How far a stream is from the end of its topics, and when it will be there.
 
     Attributes:
         records_behind: unread records when the newest batch ended.
-        arrival_per_s: records per second that came in; None after one batch, and for a stream that keeps up.
+        arrival_per_s: records per second that came in. There is no rate after only one batch, or for a stream that
+            keeps up.
         working_per_s: records per second that were read; None in the same cases.
-        eta_at_ms: when no record will be unread; None: unknown, not within FORESEEABLE_MS, or it falls further behind.
+        eta_at_ms: when no record will be unread. None if that is unknown or further away than FORESEEABLE_MS, or if the
+            stream falls further behind.
     """
 
     records_behind: int
@@ -66,9 +69,9 @@ class CatchingUp:
 
 
 def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
-    """Returns the state after *reads*, oldest first, all of one driver.
+    """Returns how far a stream is from the end of its topics after the batches *reads*.
 
-    A caller passes the newest READS.
+    The batches are of one driver, oldest first. A caller passes the newest READS of them.
 
     >>> def read(at_ms: int, until: int, latest: int) -> BatchRead:
     ...     partition = ("events", 0)
@@ -79,14 +82,14 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     """
     newest, first = reads[-1], reads[0]
     # A stream that keeps up leaves records, too: those that came since the batch was planned.
-    if not newest.behind or len(reads) < 2 or not newest.leaves_of(reads[-2]):
+    if not newest.behind or len(reads) < 2 or not newest.still_waits_for(reads[-2]):
         return CatchingUp(records_behind=newest.behind)
     worked_ms = newest.finished_at_ms - first.finished_at_ms
     waited_ms = newest.asked_at_ms - first.asked_at_ms
     if worked_ms <= 0 or waited_ms <= 0:
         return CatchingUp(records_behind=newest.behind)
-    arrival = _moved(first.latest, newest.latest) / waited_ms
-    working = _moved(first.until, newest.until) / worked_ms
+    arrival = _offsets_gained(first.latest, newest.latest) / waited_ms
+    working = _offsets_gained(first.until, newest.until) / worked_ms
     # Records that came since the broker was asked are behind, too.
     behind = newest.behind + arrival * (newest.finished_at_ms - newest.asked_at_ms)
     eta_ms = behind / (working - arrival) if working > arrival else math.inf
@@ -98,6 +101,6 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     )
 
 
-def _moved(first: Mapping[InputPartition, int], last: Mapping[InputPartition, int]) -> int:
-    """Returns the sum of offsets gained in partitions that both have."""
+def _offsets_gained(first: Mapping[InputPartition, int], last: Mapping[InputPartition, int]) -> int:
+    """Returns by how many offsets the partitions that are in both have advanced together."""
     return sum(offset - first[partition] for partition, offset in last.items() if partition in first)

@@ -13,11 +13,11 @@ class Rule(StrEnum):
     """Change rule: when an update with an equal value counts as unchanged."""
 
     STRICTLY_NEWER = "strictly_newer"
-    """Its timestamp is later. Kafka's rule for source tables.
+    """The timestamp of the update is later than the stored one: Kafka's rule for source tables.
 
     An update with an equal timestamp is sent on (KAFKA-12508).
     """
     SAME_INSTANT = "same_instant"
-    """Its timestamp is the stored one. The KIP's rule for aggregations."""
+    """The timestamp of the update equals the stored one: the KIP's rule for aggregations."""
     VALUE_ONLY = "value_only"
-    """Its timestamp does not matter."""
+    """The timestamp of the update does not matter."""

@@ -20,16 +20,11 @@ from tidemark.semantics.windows import instant_of, latest_shown_ms
 
 DAY_MS = 86_400_000
 MOST = 1_000
-"""Most intervals that a batch completes in a row.
-
-Also the most open ones whose records are counted.
-"""
+"""Most intervals that one batch completes in a row, and most open intervals of a table whose records are counted."""
 MOST_WAITING = 100
-"""Most intervals of a table whose waits are added up.
-
-They are the next to be complete.
-"""
+"""Waits are added up for the first so many open intervals of a table, the next ones to be complete."""
 NEVER = -(2**63)
+"""In place of a watermark that has passed no interval at all."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class Intervals:
 
     @property
     def _in_days(self) -> bool:
-        """True if they are parts of days."""
+        """True if the intervals are shorter than a day."""
         return self.every_ms < DAY_MS
 
     def between(self, start_ms: int, until_ms: int) -> Iterator[tuple[int, int]]:
@@ -78,8 +73,10 @@ class Intervals:
 class IntervalCount:
     """The records of an interval in a batch.
 
-    `records` were finished by the table's operator, and `emitted` of its results are of the interval. `first` is the
-    input partition and offset behind the first of these results; None: no result is of the interval.
+    Attributes:
+        records: records of the interval that the table's operator finished.
+        emitted: results of the interval that it sent on.
+        first: input partition and offset of the record that caused the first of these results; None without results.
     """
 
     records: int = 0
@@ -87,7 +84,7 @@ class IntervalCount:
     first: tuple[int, int] | None = None
 
     def plus(self, other: IntervalCount) -> IntervalCount:
-        """Returns the counts of both."""
+        """Returns the sum of the two counts, with the earlier first record."""
         firsts = present((self.first, other.first))
         return IntervalCount(self.records + other.records, self.emitted + other.emitted, min(firsts, default=None))
 
@@ -97,15 +94,15 @@ NO_RECORDS = IntervalCount()
 
 @dataclass(frozen=True, kw_only=True)
 class PathTime:
-    """Record time that the paths into a table have passed.
+    """How far record time has come on the paths from sources to a table.
 
     Attributes:
-        passed_ms: the latest end of an interval that every path has passed; None: none yet.
-        fastest_ms: the same for the path that was the first before the batch.
-        held_by: the partition or input that held time back before the batch; None: none did.
-        since_ms: how long it did so: the time between the decisions of the last batch and this one.
-        idle_ms: the latest end that every idle partition has passed by itself. None: no partition is idle.
-        blocked_by: an operator that still holds results of passed intervals; None: none does.
+        passed_ms: the latest end of an interval that every path has passed; None before the first.
+        fastest_ms: the latest end that the path furthest ahead had passed before the batch.
+        held_by: the partition or input that held the watermark back before the batch; None if nothing did.
+        since_ms: how long it held it back: the time between the decisions of the last batch and this one.
+        idle_ms: the latest end that the watermarks of all idle partitions have passed; None if no partition is idle.
+        blocked_by: an operator that still holds results of passed intervals; None if no operator does.
     """
 
     passed_ms: int | None
@@ -123,13 +120,15 @@ class Completion:
     Attributes:
         start_ms: its start.
         end_ms: its end.
-        records: records that the operator finished, since the last completion of the interval; None: not counted.
-        emitted: results that it sent on or wrote since then; None: not counted.
-        waited_for: what the interval waited for longest; None: it waited for nothing.
+        records: records that the operator finished since the last completion of the interval; None if nobody counted.
+        emitted: results that it sent on or wrote since then; None if nobody counted.
+        waited_for: the partition, input or operator that the interval waited for longest; None if it waited for
+            nothing.
         waited_ms: how long it waited for that.
-        by_idleness: it would not be complete if an idle partition counted.
+        by_idleness: the interval is complete only because idle partitions were not waited for.
         is_reopened: it was complete before, and got results since.
-        first: input partition and offset behind the first of these results; None: it is not reopened.
+        first: input partition and offset of the record that caused the first of these results; None unless it is
+            reopened.
     """
 
     start_ms: int
@@ -144,9 +143,10 @@ class Completion:
 
 
 def newest_complete(table: TableIntervals) -> tuple[int, int] | None:
-    """Returns start and end of the newest complete interval; None: none is.
+    """Returns start and end of the newest complete interval, or None while no interval is complete.
 
-    After a change of length it stays the last one of the length before until one of the new length ends as late.
+    After the length of intervals was changed, this stays the last interval of the old length until one of the new
+    length ends as late.
     """
     before, up_to_ms = table.before_change, table.up_to_ms
     if up_to_ms is None or up_to_ms == table.first_ms or (before and before[1] > up_to_ms):
@@ -161,7 +161,7 @@ def _of_table(table: TableIntervals) -> Intervals:
 def passed_ms(watermark_ms: int | None, *, allowed_lateness_ms: int) -> int | None:
     """Returns the latest end of an interval that a watermark has passed.
 
-    It is the rule of `watermark.is_window_late`: the last instant of an interval is 1 ms before its end.
+    This is the rule of `watermark.is_window_late`: the last instant of an interval is 1 ms before its end.
     """
     return None if watermark_ms is None else watermark_ms + 1 - allowed_lateness_ms
 
@@ -174,17 +174,17 @@ def needed_ms(end_ms: int, *, allowed_lateness_ms: int) -> int:
 def reached_at_ms(
     watermark_needed_ms: int, *, watermark_ms: int, now_ms: int, bound_ms: int, eta_at_ms: int | None
 ) -> int:
-    """Returns the clock at which a watermark is expected.
+    """Returns when the watermark is expected to reach *watermark_needed_ms*, epoch ms of the clock.
 
     The watermark of a stream that keeps up advances as fast as the clock. A stream that catches up must have read
-    everything, and then the record that advances the watermark that far.
+    all waiting records first, and then the record that advances the watermark that far.
 
     Args:
-        watermark_needed_ms: the watermark, epoch ms.
+        watermark_needed_ms: the watermark to reach, epoch ms of record time.
         watermark_ms: the watermark now.
         now_ms: the clock now.
         bound_ms: the bound of the sources.
-        eta_at_ms: when a stream that catches up will have read everything (`catching_up`); None: it keeps up.
+        eta_at_ms: when a stream that catches up will have read everything (`catching_up`); None for one that keeps up.
 
     >>> reached_at_ms(59_999, watermark_ms=49_999, now_ms=52_000, bound_ms=1_000, eta_at_ms=None)
     62000
@@ -197,7 +197,7 @@ def reached_at_ms(
 
 
 def path_time(
-    was: Mapping[str, InputProgress],
+    before: Mapping[str, InputProgress],
     now: Mapping[str, InputProgress],
     watermark_ms: int | None,
     *,
@@ -206,28 +206,28 @@ def path_time(
     since_ms: int,
     blocked_by: str | None,
 ) -> PathTime:
-    """Returns the time of the paths into a table after a batch.
+    """Returns how far record time has come on the paths into a table after a batch.
 
     Args:
-        was: the sources of the paths before the batch.
+        before: the sources of the paths before the batch.
         now: the same sources after it.
-        watermark_ms: of the sub-topology after the batch, which is that of the slowest path.
-        allowed_lateness_ms: the longest that an operator of the paths allows.
-        held_by: the source that held the watermark back before the batch; None: none did.
+        watermark_ms: watermark of the sub-topology after the batch, which is that of the slowest path.
+        allowed_lateness_ms: the longest lateness that an operator of the paths allows.
+        held_by: the source that held the watermark back before the batch; None if none did.
         since_ms: the time between the decisions of the last batch and this one.
-        blocked_by: the operator that still holds results; None: none does.
+        blocked_by: the operator that still holds results; None if none does.
     """
 
     def passed(reached_ms: int | None) -> int:
         end_ms = passed_ms(reached_ms, allowed_lateness_ms=allowed_lateness_ms)
         return NEVER if end_ms is None else end_ms
 
-    before = [passed(part.watermark_ms) for source in was.values() for part in source.partitions.values()]
+    ends_ms = [passed(part.watermark_ms) for source in before.values() for part in source.partitions.values()]
     idle_ms = idle_watermark_ms(now)
-    partition = was[held_by].held_by if held_by and held_by in was else None
+    partition = before[held_by].held_by if held_by and held_by in before else None
     return PathTime(
         passed_ms=passed_ms(watermark_ms, allowed_lateness_ms=allowed_lateness_ms),
-        fastest_ms=max(before, default=None),
+        fastest_ms=max(ends_ms, default=None),
         held_by=held_by if partition is None else f"{held_by}/{partition}",
         since_ms=since_ms,
         idle_ms=idle_ms if idle_ms == NEVER else passed_ms(idle_ms, allowed_lateness_ms=allowed_lateness_ms),
@@ -236,9 +236,10 @@ def path_time(
 
 
 def idle_watermark_ms(inputs: Mapping[str, InputProgress]) -> int | None:
-    """Returns the lowest watermark of an idle partition of *inputs*.
+    """Returns the lowest watermark of the idle partitions of *inputs*, or None if no partition is idle.
 
-    Those before hops are included. None: no partition is idle; NEVER: an idle one has no watermark.
+    Idle partitions of upstream streams count too: their watermark comes through the table between the two streams. An
+    idle partition without a watermark makes the result NEVER.
     """
     watermarks = present(source.idle_watermark_ms for source in inputs.values())
     for source in inputs.values():
@@ -248,7 +249,7 @@ def idle_watermark_ms(inputs: Mapping[str, InputProgress]) -> int | None:
 
 
 def complete(
-    intervals: Intervals, was: TableIntervals | None, counts: Mapping[int, IntervalCount], time: PathTime
+    intervals: Intervals, before: TableIntervals | None, counts: Mapping[int, IntervalCount], time: PathTime
 ) -> tuple[TableIntervals, list[Completion]]:
     """Returns the table after a batch, and the intervals that it completes.
 
@@ -257,11 +258,11 @@ def complete(
 
     Args:
         intervals: the table's intervals.
-        was: the table before the batch; None: it is new.
-        counts: the records of the batch by start of an interval.
-        time: the time of the paths.
+        before: the table before the batch; None for a new table.
+        counts: the records of the batch by start of their interval.
+        time: how far record time has come on the paths into the table.
     """
-    now = _of(intervals, was, counts)
+    now = _with_first(intervals, before, counts)
     if now.first_ms is None or now.up_to_ms is None:
         return now, []
     first_ms, up_to_ms = now.first_ms, now.up_to_ms
@@ -298,13 +299,15 @@ def complete(
     ), done
 
 
-def _of(intervals: Intervals, was: TableIntervals | None, counts: Mapping[int, IntervalCount]) -> TableIntervals:
-    """Returns the table's intervals, from the first that has a record on."""
-    now = was or TableIntervals(every_ms=intervals.every_ms, timezone=intervals.timezone)
+def _with_first(
+    intervals: Intervals, before: TableIntervals | None, counts: Mapping[int, IntervalCount]
+) -> TableIntervals:
+    """Returns the table with its first interval, that of the first record, and with the length it has now."""
+    now = before or TableIntervals(every_ms=intervals.every_ms, timezone=intervals.timezone)
     if (now.every_ms, now.timezone) != (intervals.every_ms, intervals.timezone):
-        # Other intervals were complete up to here; the next ones begin with the one that is not.
+        # Intervals of the old length are complete up to here. The new ones begin with the one that this instant is in.
         from_ms = None if now.up_to_ms is None else intervals.start_of(now.up_to_ms)
-        # Records that were counted before are of other intervals, so these have no count.
+        # Records were counted for intervals of the old length, so new ones that overlap with those have no count.
         counted = [] if from_ms == now.up_to_ms else present((from_ms,))
         counted += [intervals.start_of(ms) for start in now.counts for ms in (start, _of_table(now).end_of(start) - 1)]
         counted += [intervals.start_of(_of_table(now).end_of(start) - 1) for start in now.uncounted or ()]
@@ -327,14 +330,15 @@ def _of(intervals: Intervals, was: TableIntervals | None, counts: Mapping[int, I
 def _spans(
     intervals: Intervals, start_ms: int, until_ms: int, counted: Mapping[int, object]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the intervals from *start_ms* that end by *until_ms*.
+    """Yields start and end of the intervals from *start_ms* that end by *until_ms*.
 
-    After MOST of them only those that are *counted* follow: a record of a wrong year must not make millions of rows.
+    After MOST of them only those follow whose start is in *counted*: a record of a wrong year must not make millions of
+    rows.
     """
     for n, (start, end) in enumerate(intervals.between(start_ms, until_ms)):
         if n >= MOST:
-            later = ((each, intervals.end_of(each)) for each in sorted(counted) if each >= start)
-            yield from ((each, until) for each, until in later if until <= until_ms)
+            later = ((begin, intervals.end_of(begin)) for begin in sorted(counted) if begin >= start)
+            yield from ((begin, finish) for begin, finish in later if finish <= until_ms)
             return
         yield start, end
 
@@ -342,9 +346,10 @@ def _spans(
 def _with_waits(
     intervals: Intervals, now: TableIntervals, up_to_ms: int, time: PathTime
 ) -> Mapping[int, Mapping[str, int]]:
-    """Returns the waits with the time since the last batch.
+    """Returns, by start of an open interval, how long it has waited for each partition, input or operator.
 
-    It is added to the wait for what held time back, for each interval that the fastest path had passed.
+    The time since the last batch is added to the wait for whatever held record time back. An interval waits from the
+    moment at which the fastest path has passed its end.
     """
     holder = now.blocked_by or time.held_by
     if holder is None or not time.since_ms or time.fastest_ms is None:
@@ -353,27 +358,27 @@ def _with_waits(
     for n, (start_ms, _) in enumerate(intervals.between(up_to_ms, time.fastest_ms)):
         if n >= MOST_WAITING:
             break
-        before = waits.get(start_ms, {})
-        waits[start_ms] = {**before, holder: before.get(holder, 0) + time.since_ms}
+        waited = waits.get(start_ms, {})
+        waits[start_ms] = {**waited, holder: waited.get(holder, 0) + time.since_ms}
     return waits
 
 
 def _counted(now: TableIntervals, counts: Mapping[int, IntervalCount]) -> TableIntervals:
-    """Returns the table with *counts* of open intervals.
+    """Returns the table with *counts* added to those of its open intervals.
 
-    The earliest MOST are counted. If there are more, the number of records of the others is not known.
+    Only the earliest MOST intervals keep a count. How many records the others have is then unknown.
     """
-    together = dict(now.counts)
+    sums = dict(now.counts)
     for start, count in counts.items():
-        records, emitted = together.get(start, (0, 0))
-        together[start] = records + count.records, emitted + count.emitted
-    kept = sorted(together)[:MOST]
-    left_out = together.keys() - {*kept}
-    if not left_out:
-        return replace(now, counts=together)
-    first, last = now.uncounted or (min(left_out), max(left_out))
-    uncounted = min(first, *left_out), max(last, *left_out)
-    return replace(now, counts={start: together[start] for start in kept}, uncounted=uncounted)
+        records, emitted = sums.get(start, (0, 0))
+        sums[start] = records + count.records, emitted + count.emitted
+    kept = sorted(sums)[:MOST]
+    dropped = sums.keys() - {*kept}
+    if not dropped:
+        return replace(now, counts=sums)
+    first, last = now.uncounted or (min(dropped), max(dropped))
+    uncounted = min(first, *dropped), max(last, *dropped)
+    return replace(now, counts={start: sums[start] for start in kept}, uncounted=uncounted)
 
 
 def _reopened(intervals: Intervals, start_ms: int, count: IntervalCount) -> Completion:

@@ -1,4 +1,7 @@
-"""The words of critical paths: operators, their upstreams, and how a latency came about.
+"""The vocabulary of critical paths: operators, their upstreams, and how a latency came about.
+
+An operator's end-window time (EWT) is the instant at which it had finished a streaming window. Its latency in the
+window is its EWT minus the latest EWT among its upstreams.
 
 The rules are those of Apache Apex ("Operator latency", and StreamingContainerManager.findCriticalPath);
 `reports.paths.solver` has them, with Apex's example. `what_if` computes alternatives.
@@ -103,9 +106,10 @@ class Path:
 
 
 def stuck_after_ms(trigger_ms: int) -> int:
-    """Returns after which time an operator that is behind is stuck, for the distance of its driver's batches.
+    """Returns how long an operator may be behind its upstreams before it counts as stuck.
 
-    A driver may wait for a trigger, and its batch may take as long: within two it is not stuck.
+    *trigger_ms* is the time between two batches of its driver. The driver may wait so long for the next trigger, and
+    the batch itself may take as long again, so an operator is never stuck within two triggers.
     """
     return max(HEARTBEAT_TIMEOUT_MS, 2 * trigger_ms)
 
@@ -117,10 +121,7 @@ def leaves(upstreams: Upstreams) -> tuple[str, ...]:
 
 
 def latest(names: Iterable[str], ewt_ms: Instants) -> tuple[str, int] | None:
-    """Returns the operator of *names* with the latest EWT, and that EWT.
-
-    None when none of them has one.
-    """
+    """Returns the operator among *names* with the latest EWT, and that EWT; None when none of them has an EWT."""
     # Negated instants: the minimum is the latest, and of equal ones the first by name.
     measured = [(-instant_ms, name) for name in names if (instant_ms := ewt_ms.get(name)) is not None]
     return (min(measured)[1], -min(measured)[0]) if measured else None

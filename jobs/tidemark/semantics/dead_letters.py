@@ -9,8 +9,8 @@ class DeadLetterKind(StrEnum):
     """Why a record did not go on."""
 
     LATE = "late"
-    """It came after its window, or the history that it asks for, was closed."""
+    """The record came after its window was closed, or asks a table for a version that is no longer kept."""
     QUARANTINED = "quarantined"
-    """An operator cannot use it, or a topic would refuse it."""
+    """An operator cannot use the record, or a topic would refuse it."""
     UNDELIVERABLE = "undeliverable"
-    """The table of a sink refused it, or its topic did after the batch had been decided."""
+    """The table of a sink refused the record, or its topic did after the batch had been decided."""

@@ -1,7 +1,4 @@
-"""Decides when a silent partition is idle.
-
-Nothing waits for an idle partition.
-"""
+"""Decides when a silent partition is idle. Nothing waits for an idle partition."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from tidemark.errors import InvalidArgument
 
 
 class Activity(StrEnum):
-    """State of a partition; the watermark leaves out only idle ones."""
+    """State of a partition. The watermark of a source leaves out only idle partitions."""
 
     ACTIVE = "active"
     IDLE = "idle"
@@ -27,7 +24,8 @@ def activity(*, silent_since_ms: int | None, now_ms: int, idle_after_ms: int | N
         silent_since_ms: when its last record was read; None when this batch has read one.
         now_ms: the decision time of the batch.
         idle_after_ms: silence of more than this is idleness; None when the partition never becomes idle.
-        caught_up: it has been read to its end. Silent with unread records is backlogged, never idle.
+        caught_up: the partition has been read to its end. A silent partition with unread records is backlogged, never
+            idle.
 
     Raises:
         InvalidArgument: *idle_after_ms* is not above 0.
@@ -51,11 +49,7 @@ def idle_from_ms(silent_since_ms: int, idle_after_ms: int) -> int:
 
 
 def check_timeout(timeout_ms: int | None) -> None:
-    """Refuses an idle timeout that is not above 0.
-
-    Raises:
-        InvalidArgument: it is not.
-    """
+    """Refuses an idle timeout that is not above 0 with InvalidArgument."""
     if timeout_ms is not None and timeout_ms <= 0:
         msg = f"the idle timeout must be above 0 ms, got {timeout_ms}; leave it out for an input that is never idle"
         raise InvalidArgument(msg)

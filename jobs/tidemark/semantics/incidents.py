@@ -23,7 +23,7 @@ class Change(StrEnum):
 
     OPENED = "opened"
     ESCALATED = "escalated"
-    """Its verdict became worse than ever before; at most once."""
+    """The verdict of its SLA became worse than it was when the incident opened; at most once."""
     ACKNOWLEDGED = "acknowledged"
     """A person took the incident over."""
     RESOLVED = "resolved"
@@ -54,7 +54,7 @@ class DecisionSubject(StrEnum):
 
 
 CHECKS = "checks_are_made"
-"""In place of an SLA's name: that SLAs are checked at all."""
+"""Stands in place of an SLA's name for the promise that SLAs are checked at all."""
 _RANKS = {Verdict.WARN: 1, Verdict.NEVER_LOADED: 2, Verdict.AHEAD_OF_CLOCK: 2, Verdict.ERROR: 2}
 BROKEN = frozenset(_RANKS)
 """Verdicts of an SLA that is broken."""
@@ -73,10 +73,11 @@ def worst_first(verdict: Verdict) -> int:
 class Damping:
     """Delays of opening and of resolving an incident.
 
-    An SLA is broken for `open_after_ms` until an incident opens, and holds for `resolve_after_ms` until it is resolved.
+    An incident opens after its SLA was broken for `open_after_ms`, and is resolved after the SLA was kept for
+    `resolve_after_ms`.
 
     Raises:
-        InvalidArgument: one is negative.
+        InvalidArgument: one of the two is negative.
     """
 
     open_after_ms: int = 0
@@ -93,12 +94,13 @@ class SlaState:
     """The state of an SLA after its checks.
 
     Attributes:
-        opened_at_ms: when its open incident opened; None: no incident is open.
+        opened_at_ms: when its incident opened; None while no incident is open.
         worst: the worst verdict of that incident.
         broken_since_ms: when it broke, according to the first of consecutive checks that found it broken.
-        crossed_ms: when it crossed its limit, which is then since when it is broken; None: only the check that found it
-            broken is known.
-        held_since_ms: the first of consecutive checks that found it kept.
+        crossed_ms: when it crossed its limit, if that is known: then `broken_since_ms` is this instant. Otherwise
+            None, and `broken_since_ms` is the check that first found it broken.
+        held_since_ms: when the SLA was found kept for the first time since then; None if the newest check found it
+            broken.
     """
 
     opened_at_ms: int | None = None
@@ -111,12 +113,12 @@ class SlaState:
 def next_changes(
     before: Collection[Change], *, has_ended: bool, is_worse: bool = False, is_acknowledged: bool = False
 ) -> Iterator[Change]:
-    """Yields what happens now to an incident, or to an alert, that was broken: each change at most once.
+    """Yields what happens now to an incident, or to an alert, in order. Nothing happens twice to the same one.
 
     Args:
         before: what has happened to it so far.
-        has_ended: nothing of it is broken any more.
-        is_worse: it is worse than it was when it opened.
+        has_ended: none of its SLAs is broken any more.
+        is_worse: its verdict is worse than it was when it opened.
         is_acknowledged: a person has taken it over.
     """
     if Change.RESOLVED in before:
@@ -146,10 +148,10 @@ def follow(
 
     Args:
         standing: the state before.
-        at_ms: instant of the check, later than those before.
-        verdict: of the check.
+        at_ms: instant of the check, later than those of the checks before.
+        verdict: verdict of the check.
         damping: delays of opening and resolving.
-        crossed_ms: when a broken SLA crossed its limit, not after *at_ms*; None: it is not known.
+        crossed_ms: when a broken SLA crossed its limit, not after *at_ms*; None if that is not known.
     """
     if verdict is Verdict.UNKNOWN:
         return standing, None

@@ -1,4 +1,4 @@
-"""End-to-end latency: finish clock less the record's timestamp, signed (KIP-613).
+"""End-to-end latency: the instant at which a record was finished minus the record's timestamp, signed (KIP-613).
 
 A batch needs no clock per record. The sums that `Times` keeps of timestamps, and one clock read when the batch was
 finished, give the same statistics (KAFKA-14597). Milliseconds throughout; instants are epoch milliseconds.
@@ -11,10 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Summary of the timestamps of n records, from which latency follows.
-
-    `min_ms` and `max_ms` are None without records.
-    """
+    """Number, extremes and sum of the timestamps of n records; without records there are no extremes (None)."""
 
     n: int = 0
     min_ms: int | None = None
@@ -24,9 +21,9 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Latencies of n records, never clamped; None without records.
+    """Number, extremes and sum of the latencies of n records; without records there are no extremes (None).
 
-    A latency is negative where a timestamp lies ahead of the clock.
+    Latencies are never clamped: one is negative where a timestamp lies ahead of the clock.
     """
 
     n: int = 0

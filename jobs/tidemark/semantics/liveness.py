@@ -22,7 +22,7 @@ class Liveness(StrEnum):
     """What has become of the driver of a stream, the worst first.
 
     Attributes:
-        meaning: what is so if a stream has this word.
+        meaning: what is known of a driver in this state, as a clause.
     """
 
     meaning: str
@@ -66,9 +66,10 @@ class SilenceLimits:
     """How old the newest heartbeat may be.
 
     Attributes:
-        every_ms: the longest time between two heartbeats of a healthy driver until they can be read.
-        lease_after_ms: after a longer silence it is asked who holds the lease; without a holder the driver is dead.
-        silent_after_ms: after a longer silence a driver that holds the lease is stuck.
+        every_ms: the longest time between two heartbeats of a healthy driver, as a reader sees them.
+        lease_after_ms: after a longer silence somebody must look who holds the lease; if nobody does, the driver is
+            dead.
+        silent_after_ms: after a longer silence a driver that still holds the lease is stuck.
     """
 
     every_ms: int
@@ -101,10 +102,7 @@ LIMITS: Mapping[tuple[EvidenceKind, StoreKind], SilenceLimits] = MappingProxyTyp
 REPLACED_WITHIN_MS = HANGS_AFTER_MS
 """A rotated driver without a successor after a longer time is dead."""
 WITHOUT_BEATS_MS = 86_400_000
-"""Time after its last batch for which a stream without heartbeats may still have a process.
-
-Its word is unknown all the time.
-"""
+"""For so long after its last batch a stream without heartbeats may still have a driver. Its state is then unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +140,13 @@ class Sign:
     """A heartbeat, as evidence.
 
     Attributes:
-        kind: where it was read.
-        reported: what the driver says of itself, the state of the heartbeat.
-        epoch: of the driver.
+        kind: where the heartbeat was read.
+        reported: the state that the driver reports in it.
+        epoch: number of the driver's lease.
         at_ms: when the driver sent it.
-        working_since_ms: since when it has worked on its batch, or on its start; None: it works on neither.
-        waits: it waits for something outside, such as brokers or a full disk.
-        eta_at_ms: when it will have read all records; None: it does not catch up, or it is not known.
+        working_since_ms: since when the driver has worked on its batch, or on its start; None if it does neither.
+        waits: the driver waits for something outside, such as brokers or a full disk.
+        eta_at_ms: when the driver will have read all records; None if it does not catch up, or that is not known.
     """
 
     kind: EvidenceKind
@@ -166,12 +164,12 @@ class DriverEvidence:
 
     Attributes:
         store: where its control folder and its tables lie.
-        control: the heartbeat in its control folder; None: there is none, or only one of after the instant.
-        row: the newest row of `heartbeats`; None: there is none.
+        control: the heartbeat in its control folder; None if there is none, or only one from after the instant.
+        row: the newest row of `heartbeats`; None if there is none.
         may_read_control: False for a user without the right to read the control folder.
-        is_held: whether a driver holds the lease; None: nobody looked.
+        is_held: whether a driver holds the lease; None if nobody looked.
         is_drain_requested: whether a drain was requested, and no driver has started since.
-        has_batches: whether a batch had finished.
+        has_batches: whether a batch of the stream has finished by then.
     """
 
     store: StoreKind
@@ -191,7 +189,7 @@ class DriverEvidence:
 
 
 def liveness(evidence: DriverEvidence, at_ms: int) -> Liveness:
-    """Returns the word that *evidence* gives at *at_ms* (epoch ms)."""
+    """Returns what has become of a driver by *at_ms* (epoch ms), according to *evidence*."""
     newest = evidence.newest
     if newest is None:
         is_new = evidence.may_read_control and not evidence.has_batches
@@ -214,10 +212,10 @@ def liveness(evidence: DriverEvidence, at_ms: int) -> Liveness:
 
 
 def knows_sources(word: Liveness, age_ms: int) -> bool:
-    """Returns True if what a driver last found of its sources still holds.
+    """Returns True if what a driver last reported about its sources still holds.
 
-    It does while the driver does what it should, and for REPLACED_WITHIN_MS after it ended as it should, in which the
-    next one may start. *age_ms* is the age of its newest heartbeat.
+    The report holds while the driver does what it should, and for REPLACED_WITHIN_MS after it ended as it should, in
+    which the next driver may start. *age_ms* is the age of its newest heartbeat.
     """
     if word in ENDED_WELL:
         return age_ms <= REPLACED_WITHIN_MS
@@ -241,14 +239,18 @@ def is_silent(evidence: DriverEvidence, at_ms: int) -> bool:
 
 
 def _works_for_ms(newest: Sign) -> int:
-    """Returns for how long the driver has worked on one step; 0: it has not, or its start waits for something."""
+    """Returns for how long the driver has worked on one step, ms.
+
+    The result is 0 for a driver that works on nothing, and for one whose start waits for something outside.
+    """
     is_excused = newest.reported is Liveness.STARTING and newest.waits
     since_ms = None if is_excused else newest.working_since_ms
     return 0 if since_ms is None else newest.at_ms - since_ms
 
 
 def _catches_up(evidence: DriverEvidence, newest: Sign) -> bool:
-    # The estimate of a driver that waits for something outside is from before, and that of another driver says nothing.
+    # A driver that waits for something outside made its estimate before that. The row may also be of another driver,
+    # whose estimate says nothing about this one.
     row = evidence.row
-    is_own = row is not None and row.epoch == newest.epoch
-    return row is not None and is_own and row.eta_at_ms is not None and not newest.waits
+    is_same_driver = row is not None and row.epoch == newest.epoch
+    return row is not None and is_same_driver and row.eta_at_ms is not None and not newest.waits

@@ -1,4 +1,4 @@
-"""What an owner of time can move, and measures are made of."""
+"""Kinds of quantities that SLAs measure, and that a cause can move."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from enum import StrEnum
 
 
 class Moved(StrEnum):
-    """What an owner can move, and measures are made of."""
+    """A kind of quantity that measures of SLAs are made of.
+
+    An owner of time (a broker, Spark, an operator) can move some of them and not others. Only an owner that can move
+    what an SLA measures is looked at as its cause.
+    """
 
     AGE = "age"
     """How old results are when they become visible, or while they are not."""

@@ -1,4 +1,4 @@
-"""Transactions of producers that stay open, and hold back what reads their topics."""
+"""Transactions of producers that stay open, and hold back streams that read their topics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tidemark.semantics.progress import Place
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that a look has found open.
+    """A transaction that the stream found open when it last looked at its topics.
 
     Attributes:
         source: the source that waits for its end.
         partition: the input partition.
-        place: this partition at the broker.
-        stable_offset: the last stable offset, which is that of its first record.
-        since_ms: the first look that found it, epoch ms.
+        place: the same partition by its topic and Kafka's number.
+        stable_offset: the partition's last stable offset, which is the offset of the transaction's first record.
+        since_ms: when the stream first found it open, epoch ms.
     """
 
     source: str

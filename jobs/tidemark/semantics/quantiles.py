@@ -1,4 +1,4 @@
-"""The rule for a quantile: which of some measured lengths it is.
+"""The rule for quantiles: which one of a list of measured lengths is the q-quantile.
 
 The *q*-quantile of N lengths is the ⌈*q* · N⌉-th in ascending order (nearest rank, the inverse of the empirical
 distribution: Hyndman and Fan 1996, definition 1). So it is always a length that was measured, a share of at least *q*
@@ -21,7 +21,7 @@ DIGITS = 9
 
 
 def rank(n: int, q: float) -> int:
-    """Returns the place of the *q*-quantile of *n* lengths, counted from 0 in ascending order."""
+    """Returns the index of the *q*-quantile among *n* lengths in ascending order, from 0."""
     return max(0, math.ceil(round(q * n, DIGITS)) - 1)
 
 
@@ -37,12 +37,12 @@ def quantile_sql(column: str, q: float) -> str:
     DuckDB's own `quantile_disc` has another rank, and its `median` is the mean of two neighbours. *column* becomes part
     of the text: pass only names and expressions that you wrote, never user input.
     """
-    place = place_sql(f"count({column})", q)
-    return f"(list({column} ORDER BY {column}) FILTER ({column} IS NOT NULL))[{place}]"
+    rank_from_1 = rank_sql(f"count({column})", q)
+    return f"(list({column} ORDER BY {column}) FILTER ({column} IS NOT NULL))[{rank_from_1}]"
 
 
-def place_sql(n: str, q: float) -> str:
-    """Returns the place of the *q*-quantile of *n* lengths in SQL of DuckDB, counted from 1 in ascending order.
+def rank_sql(n: str, q: float) -> str:
+    """Returns SQL of DuckDB for the index of the *q*-quantile among *n* lengths in ascending order, from 1.
 
     *n* is an expression, and becomes part of the text: write it yourself.
     """

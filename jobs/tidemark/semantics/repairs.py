@@ -1,4 +1,4 @@
-"""Words for repairs of streams that people decide about."""
+"""How decisions of people about repairs of streams end."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ from enum import StrEnum
 
 
 class RepairOutcome(StrEnum):
-    """The end of a decision about a repair."""
+    """How a decision about a repair ended."""
 
     APPLIED = "applied"
-    """It was approved, and made."""
+    """The repair was approved, and made."""
     REJECTED = "rejected"
-    """A person did not want it."""
+    """A person did not want the repair."""
     TIMED_OUT = "timed_out"
     """There was no answer in time."""
     CHANGED = "changed"
-    """It was approved, but no longer does what was shown.
-
-    So nothing was changed.
-    """
+    """The repair was approved, but would no longer do what was shown. Nothing was changed."""
     FAILED = "failed"
-    """It was approved, and ended with an error."""
+    """The repair was approved, and ended with an error."""
     SHOWN = "shown"
     """A person has put their name to the plan of a topology file, which changed nothing."""
 
 
 DECISION = "decision"
-"""In place of an SLA's name: a repair waits for a person."""
+"""Stands in place of an SLA's name where a repair waits for a person's decision."""

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from tidemark.collecting import omit
 
 LEARNED = 100
-"""Sampled records after which an unseen field is new."""
+"""A field that appears after so many sampled records is new; before that it is learned."""
 GONE = 100
-"""Sampled records without a usual field, after which it has vanished."""
+"""A usual field has vanished after so many sampled records without it, if GONE_MS have passed as well."""
 GONE_MS = 300_000
-"""Shortest time without a usual field, after which it has vanished."""
+"""Shortest time for which a usual field is absent before it has vanished."""
 USUAL = 0.9
-"""Share of the sampled records that have a usual field."""
+"""A field is usual if at least this share of the sampled records has it."""
 REMEMBERED = 1_000
-"""Most sampled records that count for the share of a field."""
+"""So many sampled records count for the share of a field; beyond that old ones lose weight by half."""
 REPEATED_MS = 3_600_000
 """Time after which a change of a seen field is recorded again."""
 MOST_FIELDS = 200
@@ -38,17 +38,17 @@ class FieldChange(StrEnum):
     """Changes of a field of a topic."""
 
     UNDECLARED = "undeclared"
-    """The topology does not declare it."""
+    """Records have a field that the topology does not declare."""
     NEW = "new"
-    """It was not in the records before."""
+    """Records have a field that they did not have before."""
     VANISHED = "vanished"
-    """It was usual, and records do not have it any more."""
+    """Records usually had the field, and do not have it any more."""
     RETYPED = "retyped"
-    """Its values have another type."""
+    """The values of a field have another type than before."""
 
 
 OF_RECORDS = (FieldChange.NEW, FieldChange.VANISHED, FieldChange.RETYPED)
-"""The changes of records, and not of declarations."""
+"""Changes between earlier and later records; the topology's declaration plays no part in them."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class FieldSample:
         """Returns the sum of two samples."""
         fields = {name: dict(counts) for name, counts in self.fields.items()}
         for name, counts in other.fields.items():
-            own = fields.setdefault(name, {})
+            sums = fields.setdefault(name, {})
             for type_, n in counts.items():
-                own[type_] = own.get(type_, 0) + n
+                sums[type_] = sums.get(type_, 0) + n
         return FieldSample(self.records + other.records, fields)
 
 
@@ -79,9 +79,9 @@ _NO_FIELDS: Mapping[str, Any] = {}  # a task of Spark pickles it, and pickle kno
 
 
 class TypeSeen(NamedTuple):
-    """A type of a field.
+    """A type that values of a field had.
 
-    It was seen last in the batch of `last_ms`; `absent` sampled records had other types since.
+    The type was seen last in the batch of `last_ms`; since then the field had other types in `absent` sampled records.
     """
 
     last_ms: int
@@ -91,8 +91,8 @@ class TypeSeen(NamedTuple):
 class FoundChange(NamedTuple):
     """The newest change of a field.
 
-    `type` is that of its values then, and `was_type` the one before of a retyped field. It was found in the batch of
-    `found_ms`, and recorded last in that of `recorded_ms`.
+    `type` is the type that its values had then; for a retyped field `was_type` is the type before. The change was found
+    in the batch of `found_ms`, and recorded last in that of `recorded_ms`.
     """
 
     change: FieldChange
@@ -118,12 +118,12 @@ class FieldSeen(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """True if it vanished, and was not seen again."""
+        """True if the field vanished, and was not seen again."""
         return self.found is not None and self.found.change is FieldChange.VANISHED
 
     @property
     def newest_type(self) -> str | None:
-        """The type that was seen last; None: it had no value."""
+        """The type that was seen last; None if the field never had a value."""
         valued = omit(self.types, (NULL,))
         return max(valued, key=lambda word: (valued[word].last_ms, word), default=None)
 
@@ -150,7 +150,7 @@ class ChangedField:
 
 @lru_cache(maxsize=10_000)
 def step(name: str) -> str:
-    """Returns a name as a step of a path, quoted if needed.
+    """Returns the name of a field as one step of a path to it, quoted if needed.
 
     >>> step("tail"), step("a.b")
     ('tail', '"a.b"')
@@ -160,7 +160,7 @@ def step(name: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _outer(path: str) -> tuple[str, ...]:
-    """Returns the paths of outer fields of *path*, nearest first.
+    """Returns the paths of the fields around the field *path*, nearest first.
 
     >>> _outer("a[].b")
     ('a[]', 'a')
@@ -170,7 +170,7 @@ def _outer(path: str) -> tuple[str, ...]:
 
 
 def watch(
-    was: SourceFields, sample: FieldSample, declared: Collection[str], *, now_ms: int
+    before: SourceFields, sample: FieldSample, declared: Collection[str], *, now_ms: int
 ) -> tuple[SourceFields, list[ChangedField]]:
     """Returns a topic's fields after a batch, and changes to record.
 
@@ -178,44 +178,51 @@ def watch(
     outer one does.
 
     Args:
-        was: the fields before the batch.
+        before: the fields before the batch.
         sample: the fields of the batch's sampled records.
-        declared: the fields that the topology declares, as steps.
+        declared: the outermost fields that the topology declares, each as a `step` of a path.
         now_ms: decision time of the batch.
     """
     if not sample.records:
-        return was, []
+        return before, []
     fields: dict[str, FieldSeen] = {}
     changes: list[ChangedField] = []
-    places = MOST_FIELDS - len({*declared, *was.fields})
+    room = MOST_FIELDS - len({*declared, *before.fields})
     # Outer fields come before those inside, for which they are looked up.
-    for path in sorted({*was.fields, *sample.fields}, key=lambda path: (len(_outer(path)), path)):
-        before, types = was.fields.get(path), sample.fields.get(path, {})
-        # Places of declared fields are kept free for them.
-        if before is None and path not in declared:
-            places -= 1
-            if places < 0:
+    for path in sorted({*before.fields, *sample.fields}, key=lambda path: (len(_outer(path)), path)):
+        known, types = before.fields.get(path), sample.fields.get(path, {})
+        # Declared fields are always watched, so undeclared ones share what room they leave.
+        if known is None and path not in declared:
+            room -= 1
+            if room < 0:
                 continue
         outer = [fields[name] for name in _outer(path) if name in fields]
         is_declared = (_outer(path) or (path,))[-1] in declared
-        now = _seen(before, types, sample.records, now_ms)
+        now = _seen(known, types, sample.records, now_ms)
         change = _change(
-            before, now, types, now_ms, is_taught=was.sampled >= LEARNED, is_known=is_declared or bool(outer)
+            known, now, types, now_ms, is_taught=before.sampled >= LEARNED, is_known=is_declared or bool(outer)
         )
-        if change is FieldChange.VANISHED and any(each.is_gone for each in outer):
+        if change is FieldChange.VANISHED and any(around.is_gone for around in outer):
             continue
-        if change is FieldChange.NEW and any(each.found and each.found.found_ms == now_ms for each in outer):
+        if change is FieldChange.NEW and any(around.found and around.found.found_ms == now_ms for around in outer):
             # A field that had vanished is back, so its old change counts no longer.
-            change = before = None
-        found = _found(before, now, types, change, now_ms, is_declared=is_declared)
+            change = known = None
+        found = _found(known, now, types, change, now_ms, is_declared=is_declared)
         fields[path] = now._replace(found=found)
         if found and found.recorded_ms == now_ms:
             changes.append(ChangedField(path, is_declared, fields[path], found))
-    return SourceFields(min(was.sampled + sample.records, LEARNED), fields), changes
+    return SourceFields(min(before.sampled + sample.records, LEARNED), fields), changes
 
 
 def _seen(before: FieldSeen | None, types: Mapping[str, int], records: int, now_ms: int) -> FieldSeen:
-    """Returns a field after a batch of so many sampled *records*."""
+    """Returns a field after a batch with so many sampled *records*.
+
+    Args:
+        before: the field before the batch; None if it was never seen.
+        types: how many sampled records of the batch have the field with each type; empty if none has it.
+        records: all sampled records of the batch.
+        now_ms: decision time of the batch.
+    """
     n = sum(types.values())
     after: dict[str, TypeSeen] = {}
     for word, seen in before.types.items() if before else ():
@@ -237,7 +244,16 @@ def _seen(before: FieldSeen | None, types: Mapping[str, int], records: int, now_
 def _change(
     before: FieldSeen | None, now: FieldSeen, types: Mapping[str, int], now_ms: int, *, is_taught: bool, is_known: bool
 ) -> FieldChange | None:
-    """Returns the change of a field in a batch, or None."""
+    """Returns how a batch changed a field; None if it did not.
+
+    Args:
+        before: the field before the batch; None if it was never seen.
+        now: the field after it.
+        types: how many sampled records of the batch have the field with each type; empty if none has it.
+        now_ms: decision time of the batch.
+        is_taught: enough records were sampled before the batch to call a field new.
+        is_known: the field is declared, or lies inside another field, which is reported in its place.
+    """
     if before is None or (before.is_gone and types):
         if is_taught:
             return FieldChange.NEW
@@ -261,7 +277,16 @@ def _found(
     *,
     is_declared: bool,
 ) -> FoundChange | None:
-    """Returns the newest change of a field: *change*, if it is one."""
+    """Returns the newest change of a field after a batch; None if it has none to report.
+
+    Args:
+        before: the field before the batch; None if it was never seen.
+        now: the field after it.
+        types: how many sampled records of the batch have the field with each type.
+        change: the change in this batch; None keeps the one before, which is recorded again once an hour.
+        now_ms: decision time of the batch.
+        is_declared: the topology declares the field, so an older UNDECLARED counts no longer.
+    """
     if change is FieldChange.RETYPED and before:
         other = max(omit(types, (*before.types, NULL)), key=lambda word: (types[word], word))
         return FoundChange(change, now_ms, now_ms, other, before.newest_type)

@@ -1,7 +1,7 @@
-"""Names what the main thread of a stream does, piece by piece.
+"""Names what the main thread of a stream does, piece by piece, and who has each piece of time.
 
-Clock: boot, the ms since the driver's host was started (`CLOCK_BOOTTIME`). It goes on while the host is suspended, and
-never steps.
+Clock: boot, the ms since the driver's host was started (`CLOCK_BOOTTIME`). This clock goes on while the host is
+suspended, and is never set.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class SegmentOwner(StrEnum):
 
 
 NEXT = -1
-"""The number of a batch that has none yet."""
+"""In place of the number of a batch that was not planned yet."""
 JOURNAL, FACTS = "journal", "facts"
 TASKS_OF_SPARK = "tasks"
 """The detail of segments of Spark in which tasks work and the driver waits for them."""
 
 
 class Segment(NamedTuple):
-    """What was done from `began_ms` until `ended_ms` (boot) for the batch `batch_id`.
+    """A stretch of time, from `began_ms` until `ended_ms` (boot), that was spent on the batch `batch_id`.
 
-    A wait for the trigger, and looks that found nothing, belong to the batch after them.
+    A wait for the trigger, and looks at sources that found nothing, belong to the batch after them.
     """
 
     owner: str
@@ -53,13 +53,14 @@ class Segment(NamedTuple):
 
 
 PAUSE_MS = 1_000
-"""A gap between two beats of the pulse counts from this length on."""
+"""Shortest gap between two beats that counts as a pause. The pulse is a thread of the driver that beats regularly."""
 
 
 def is_pause(length_ms: Any, cpu_ms: Any) -> Any:
-    """Returns True, of a number or of each of a column, for a gap of the pulse in which the process did not run.
+    """Returns True for a gap of the pulse in which the process did not run; both lengths are numbers, or columns.
 
-    In a gap in which it used CPU for over half of the time, an operator kept the pulse from beating, and worked.
+    In a gap in which the process used CPU for over half of the time, an operator worked and kept the pulse from
+    beating.
     """
     return (length_ms >= PAUSE_MS) & (2 * cpu_ms <= length_ms)
 

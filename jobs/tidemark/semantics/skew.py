@@ -21,15 +21,17 @@ LEAST_CLOCK_ERROR_MS = 1_000
 It applies however well the driver's clock is known.
 """
 DRIFT_MS_PER_S = 0.1
-"""Most that two clocks drift apart: 0.05 ms a second each."""
+"""How fast two clocks may drift apart: each by 0.05 ms a second at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedHeartbeat:
     """A heartbeat with its instants on both clocks.
 
-    It was sent at `sent_ms` of the host's clock and received at `received_ms` of the reference clock. `round_trip_ms`
-    is how long the host waited for the answer, None when there was none.
+    Attributes:
+        sent_ms: when it was sent, by the host's clock.
+        received_ms: when it was received, by the reference clock.
+        round_trip_ms: how long the host waited for the answer; None when there was none.
     """
 
     sent_ms: int
@@ -41,7 +43,7 @@ class TimedHeartbeat:
 class Skew:
     """An estimated offset with its error bound.
 
-    The true offset is within `error_ms` of it; None when no bound is known.
+    The true offset is at most `error_ms` away from `offset_ms`; None when no bound is known.
     """
 
     offset_ms: int
@@ -56,10 +58,7 @@ class Skew:
 def minimum_skew(
     heartbeats: Sequence[TimedHeartbeat], *, samples: int = RPC_LATENCY_COMPENSATION_SAMPLES
 ) -> Skew | None:
-    """Returns an estimate from the fastest of the last *samples* heartbeats.
-
-    None without heartbeats.
-    """
+    """Returns an estimate from the fastest of the last *samples* heartbeats, or None without heartbeats."""
     last = heartbeats[-samples:] if samples else ()
     # The delay of a heartbeat is between 0 and its round trip. With half of the round trip subtracted the offset is
     # within half of it (Cristian 1989), so the shortest round trip gives the best bound.
@@ -76,10 +75,7 @@ def minimum_skew(
 
 @dataclass(frozen=True, kw_only=True)
 class HostWork:
-    """Work of a host in one stage of a batch, its clock.
-
-    It lasts from its first start to its last end.
-    """
+    """The work of a host in one stage of a batch, from its first start to its last end, by the host's clock."""
 
     first_ms: int
     last_ms: int
@@ -104,12 +100,12 @@ class Bounds:
         # There is no possible offset when a clock was set meanwhile.
         return self.low_ms <= self.high_ms
 
-    def both(self, other: Bounds) -> Bounds:
-        """Returns the offsets that are within these bounds and *other* ones."""
+    def intersection(self, other: Bounds) -> Bounds:
+        """Returns the bounds of the offsets that lie within these bounds and the *other* ones."""
         return Bounds(low_ms=max(self.low_ms, other.low_ms), high_ms=min(self.high_ms, other.high_ms))
 
     def after(self, passed_ms: int) -> Bounds:
-        """Returns these bounds after *passed_ms*: clocks drift."""
+        """Returns these bounds after *passed_ms*, wider by what the clocks may have drifted."""
         drift_ms = math.ceil(abs(passed_ms) / 1_000 * DRIFT_MS_PER_S)
         return Bounds(low_ms=self.low_ms - drift_ms, high_ms=self.high_ms + drift_ms)
 
@@ -117,21 +113,20 @@ class Bounds:
 def bounds_of_work(
     stages: Sequence[Mapping[str, HostWork]], *, began_ms: int, ended_ms: int, skews: Mapping[str, Bounds]
 ) -> dict[str, Bounds]:
-    """Returns the offset bounds of each host that worked.
-
-    Hosts whose clock was set in between are left out.
+    """Returns the offset bounds of each host that worked, without hosts whose clock was set in between.
 
     Args:
-        stages: the work of each host, one stage after the other.
+        stages: by host, its work in each stage, one stage after the other.
         began_ms: reference clock before all of the work.
         ended_ms: reference clock after all of it.
-        skews: bounds from before; they count unless the work contradicts them, since clocks are set.
+        skews: bounds that were known before. They narrow the result unless the work contradicts them, which means that
+            the clock was set since.
     """
     hosts = set().union(*stages)
     bounds: dict[str, Bounds] = {}
     for host in hosts:
-        own_spans = [stage[host] for stage in stages if host in stage]
-        bounds[host] = _bounds(own_spans, began_ms, ended_ms, skews.get(host))
+        spans = [stage[host] for stage in stages if host in stage]
+        bounds[host] = _bounds(spans, began_ms, ended_ms, skews.get(host))
     # Nothing of a stage starts before all of the stage before has ended. So each stage bounds the clocks of the hosts
     # in the next one, and the other way round, and a host does not look behind because others were slow.
     for before, after in pairwise(stages):
@@ -140,16 +135,20 @@ def bounds_of_work(
 
 
 def _bounds(spans: Sequence[HostWork], began_ms: int, ended_ms: int, earlier: Bounds | None) -> Bounds:
-    """Returns the bounds of a host that worked between two instants.
+    """Returns the offset bounds of a host that did the work *spans*.
 
-    The instants are of the reference clock, *spans* are in order.
+    Args:
+        spans: its work in each stage, in order, by its own clock.
+        began_ms: reference clock before all of the work.
+        ended_ms: reference clock after all of it.
+        earlier: bounds that were known before; None without any.
     """
     first_ms = min(span.first_ms for span in spans)
     last_ms = max(span.last_ms for span in spans)
     # Clocks show whole milliseconds: an instant is up to 1 ms later than shown.
     of_work = Bounds(low_ms=began_ms - first_ms - 1, high_ms=ended_ms - last_ms + 1)
-    both = of_work if earlier is None else of_work.both(earlier)
-    return both if both.is_possible else of_work
+    narrowed = of_work if earlier is None else of_work.intersection(earlier)
+    return narrowed if narrowed.is_possible else of_work
 
 
 def _bound_by_order(bounds: dict[str, Bounds], before: Mapping[str, HostWork], after: Mapping[str, HostWork]) -> None:
@@ -162,6 +161,6 @@ def _bound_by_order(bounds: dict[str, Bounds], before: Mapping[str, HostWork], a
     ended_from_ms = max(span.last_ms + bounds[host].low_ms for host, span in before.items())
     started_by_ms = min(span.first_ms + bounds[host].high_ms + 1 for host, span in after.items())
     for host, span in before.items():
-        bounds[host] = bounds[host].both(replace(bounds[host], high_ms=started_by_ms - span.last_ms))
+        bounds[host] = bounds[host].intersection(replace(bounds[host], high_ms=started_by_ms - span.last_ms))
     for host, span in after.items():
-        bounds[host] = bounds[host].both(replace(bounds[host], low_ms=ended_from_ms - span.first_ms - 1))
+        bounds[host] = bounds[host].intersection(replace(bounds[host], low_ms=ended_from_ms - span.first_ms - 1))

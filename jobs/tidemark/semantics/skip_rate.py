@@ -1,6 +1,6 @@
 """Computes KIP-557's idempotent-update-skip-rate over the last minute.
 
-It is the number of unchanged updates per second that were not sent on. The minute slides: it ends with the batch that
+The rate counts the unchanged updates per second that were not sent on. The minute slides: it ends with the batch that
 reports the rate, whatever the trigger. Instants are decision times, epoch ms.
 """
 
@@ -14,7 +14,7 @@ Skips = tuple[tuple[int, int, int], ...]
 
 
 def skips_of_minute(skips: Skips, fresh: Mapping[int, int], *, now_ms: int) -> Skips:
-    """Returns *skips* of the minute before *now_ms*, and *fresh* ones per task.
+    """Returns the *skips* of the minute before *now_ms*, with the *fresh* number of each task added.
 
     >>> skips_of_minute(((0, 0, 5), (1, 0, 2)), {0: 3, 1: 0}, now_ms=60_000)
     ((1, 0, 2), (60000, 0, 3))
@@ -24,7 +24,7 @@ def skips_of_minute(skips: Skips, fresh: Mapping[int, int], *, now_ms: int) -> S
 
 
 def per_second(skips: Iterable[Iterable[int]], task: int) -> float:
-    """Returns the rate of *task* from the *skips* of a minute.
+    """Returns the skips per second of *task*, given the *skips* of a minute.
 
     >>> per_second([(0, 0, 5), (1, 0, 1), (1, 1, 9)], 0)
     0.1
@@ -33,9 +33,7 @@ def per_second(skips: Iterable[Iterable[int]], task: int) -> float:
 
 
 def ends_at_ms(skips: Skips) -> int | None:
-    """Returns the instant at which the last of *skips* leaves the minute.
-
-    From then on the rate is 0. None without skips.
+    """Returns when the last of *skips* is a minute old, from which on the rate is 0; None without skips.
 
     >>> ends_at_ms(((0, 0, 5), (1, 0, 2))), ends_at_ms(())
     (60001, None)

@@ -1,4 +1,4 @@
-"""Judges measurements: a verdict, and the error budget of a share.
+"""Judges measurements by SLAs: a verdict for each, and for objectives an error budget.
 
 A missing measurement is never fine: it has verdicts of its own. Lengths of time in milliseconds, instants in epoch
 milliseconds. `warn_after` and `error_after` are dbt's words, error budget and burn rate those of Google's SRE Workbook.
@@ -57,9 +57,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sla:
-    """Lengths of time from which on an SLA warns or errs.
+    """An SLA on a length of time, such as staleness or a quantile of latency.
 
-    None for never. A quantile is that of `min_records` records or more.
+    It warns from `warn_after_ms` on, and is in error from `error_after_ms` on; a limit that is None is never reached. A
+    quantile is judged only over `min_records` records or more.
 
     Raises:
         InvalidArgument: both are None, one is negative, the error comes before the warning, or fewer than one record is
@@ -84,9 +85,8 @@ class Sla:
 
     @property
     def promised_ms(self) -> int:
-        """The promised length: that of the error, or else of the warning.
+        """The promised length in whole ms: the limit of the error, or without one that of the warning.
 
-        Whole ms.
 
         >>> Sla(warn_after_ms=1_000).promised_ms, Sla(warn_after_ms=1_000, error_after_ms=2_000).promised_ms
         (1000, 2000)
@@ -105,9 +105,8 @@ class Sla:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordMinimums:
-    """Numbers of records below which an SLA warns, and is in error.
+    """Numbers of records below which an SLA warns, and is in error; None for a limit that it does not have.
 
-    None for never.
 
     Raises:
         InvalidArgument: both are None, one is not above 0, or the error is at more records than the warning.
@@ -128,9 +127,8 @@ class RecordMinimums:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeMaximums:
-    """Numbers of changes above which an SLA warns, and is in error.
+    """Numbers of changes above which an SLA warns, and is in error; None for a limit that it does not have.
 
-    None for never.
 
     Raises:
         InvalidArgument: both are None, one is below 0, or the error is at fewer changes than the warning.
@@ -151,9 +149,10 @@ class ChangeMaximums:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareMaximums:
-    """Shares of records above which an SLA warns, and is in error.
+    """Shares of records above which an SLA warns, and is in error; None for a limit that it does not have.
 
-    They are shares of `min_records` records or more. None for never.
+    A share is judged only over `min_records` records or more.
+
 
     Raises:
         InvalidArgument: both are None, one is below 0 or not below 1, the error is at a smaller share than the warning,
@@ -186,7 +185,8 @@ class ContractRule:
 class Deadline:
     """When an interval must be complete.
 
-    It is a length after its end, or the next time that the clock of *timezone* shows *minute*, minutes after midnight.
+    With `after_ms` the deadline is so long after the interval's end. With `minute` it is the first time from the end on
+    at which the clock of `timezone` shows so many minutes after midnight.
     """
 
     after_ms: int | None = None
@@ -211,9 +211,13 @@ class Deadline:
 class CompleteBy:
     """The verdict on the intervals of a table.
 
-    `observed_ms` is how long after its end the judged interval was complete, or was not; None: no interval is judged.
-    `is_open` is True for an interval that is not complete, and `end_ms` is its end. `crossed_ms` is the first deadline
-    that is broken, epoch ms; None: none is.
+    Attributes:
+        verdict: the verdict.
+        observed_ms: how long after its end the judged interval was complete, or for how long it has not been complete
+            if it still `is_open`; None if no interval is judged.
+        is_open: the judged interval is not complete.
+        end_ms: the end of the judged interval, epoch ms.
+        crossed_ms: the first deadline that is broken, epoch ms; None if none is.
     """
 
     verdict: Verdict
@@ -234,17 +238,18 @@ def judge_complete_by(
 ) -> CompleteBy:
     """Returns the verdict on the intervals of a table; unknown without any.
 
-    The first interval that is not complete is judged, from its deadline on. Before that the latest of those that were
-    complete lately: one that was late breaks the SLA once. An interval that was complete before its end, by more than
-    the clock's error, lies ahead of the clock.
+    From its deadline on the first interval that is not complete is judged. Before its deadline the SLA is judged by the
+    interval that took longest among those that were complete within *over_ms*, so one late interval breaks the SLA
+    once. An interval that was complete before its end, by more than the clock's error, lies ahead of the clock.
 
     Args:
-        completions: end and instant of complete intervals, epoch ms: the newest, and those of *over_ms*.
+        completions: end of each complete interval and the instant at which it was complete, epoch ms: of the newest
+            one, and of those within *over_ms*.
         deadline: when an interval must be complete.
         next_end: returns the end of the interval that begins at an instant.
         now_ms: the clock of the check.
-        over_ms: length of time in which a late interval counts, before *now_ms*.
-        clock_error_ms: error of the clock.
+        over_ms: length of time before *now_ms* in which a late interval counts.
+        clock_error_ms: by how much the clocks may be wrong.
     """
     ends = dict(completions)
     if not ends:
@@ -272,10 +277,7 @@ def judge_complete_by(
 
 
 def judge_contract(*, is_broken: bool, is_judged: bool) -> Verdict:
-    """Returns the verdict on a contract.
-
-    Unknown as long as no row *is_judged*, unless the contract is broken already.
-    """
+    """Returns the verdict on a contract: unknown until a row was judged, unless the contract is broken already."""
     if is_broken:
         return Verdict.ERROR
     return Verdict.PASS if is_judged else Verdict.UNKNOWN
@@ -296,7 +298,7 @@ def judge_changes(n: int, at_most: ChangeMaximums) -> Verdict:
 
 
 def judge_share(n: int, of: int, at_most: ShareMaximums) -> Verdict:
-    """Returns the verdict on *n* records *of* all; unknown if these are too few.
+    """Returns the verdict on a share of *n* records *of* so many; unknown if *of* is too small to judge.
 
     >>> judge_share(5, 100, ShareMaximums(error_above=0.05)), judge_share(6, 100, ShareMaximums(error_above=0.05))
     (<Verdict.PASS: 'pass'>, <Verdict.ERROR: 'error'>)
@@ -316,8 +318,12 @@ def judge_share(n: int, of: int, at_most: ShareMaximums) -> Verdict:
 class Judgement:
     """The verdict on the staleness of a table.
 
-    With `source_idle` it passes because its source had nothing to send. `crossed_ms` is when the staleness crossed the
-    lowest limit, or when the table should have had its first event, epoch ms; None: it did not, or that is not known.
+    Attributes:
+        verdict: the verdict.
+        staleness_ms: now − the newest visible event; None if the table never had one.
+        source_idle: the source of the table had nothing to send, so the table is not stale.
+        crossed_ms: when the staleness crossed the lowest limit, or when the table should have had its first event,
+            epoch ms; None if neither happened, or that is not known.
     """
 
     verdict: Verdict
@@ -337,9 +343,10 @@ def judge(measured_ms: float | None, sla: Sla) -> Verdict:
 
 
 def longest_kept_ms(limit_ms: float) -> int:
-    """Returns the longest length, in whole ms, that keeps a limit of an SLA: one that is equal to it does not.
+    """Returns the longest length, in whole ms, that does not break a limit of an SLA.
 
-    Unlike these, the threshold of an objective and a deadline are kept by what is equal to them.
+    A length equal to the limit breaks it. The threshold of an objective and a deadline are different: a length equal to
+    those still keeps them.
 
     >>> longest_kept_ms(1_000), longest_kept_ms(0.5), judge(1_000, Sla(error_after_ms=1_000))
     (999, 0, <Verdict.ERROR: 'error'>)
@@ -357,7 +364,7 @@ def judge_quantile(measured_ms: float | None, sla: Sla, *, n: int) -> Verdict:
 
 
 def crossed_ms(age_ms: float, sla: Sla, *, now_ms: int) -> int | None:
-    """Returns when an age of *age_ms* crossed the lowest limit, epoch ms; None: it did not.
+    """Returns when something of the age *age_ms* crossed the lowest limit, epoch ms; None if it is not that old.
 
     An age grows by a second each second.
 
@@ -369,22 +376,28 @@ def crossed_ms(age_ms: float, sla: Sla, *, now_ms: int) -> int | None:
 
 
 def never_loaded_since_ms(*, now_ms: int, begun_ms: int | None, within_ms: int) -> int | None:
-    """Returns since when something is missing that `judge_nothing` judges, epoch ms; None: it is not, or not known."""
+    """Returns since when a first measurement has been missing, epoch ms: `judge_nothing` judges it by the same rule.
+
+    None while the first measurement is not due, and if nothing has begun.
+
+    Args:
+        now_ms: the clock of the check.
+        begun_ms: when the topology began; None if it never did.
+        within_ms: how long after that the first measurement is due.
+    """
     return begun_ms + within_ms if begun_ms is not None and now_ms - begun_ms >= within_ms else None
 
 
 def is_ahead(newest_ms: int | None, *, now_ms: int, clock_error_ms: int) -> bool:
-    """Returns True if *newest_ms* is ahead of *now_ms* beyond the error.
-
-    Instants are epoch ms, *clock_error_ms* is ms.
-    """
+    """Returns True if the instant *newest_ms* is ahead of *now_ms* by more than the clock's error, *clock_error_ms*."""
     return newest_ms is not None and newest_ms - now_ms > clock_error_ms
 
 
 def judge_nothing(*, now_ms: int, begun_ms: int | None, within_ms: int) -> Verdict:
-    """Returns the verdict where nothing was ever measured.
+    """Returns the verdict on a table or operator of which nothing was ever measured.
 
-    Unknown for *within_ms* after *begun_ms*, then NEVER_LOADED; at once if nothing has begun (None).
+    The verdict is UNKNOWN for *within_ms* after the topology began at *begun_ms*, then NEVER_LOADED. A topology that
+    never began (None) is NEVER_LOADED at once.
     """
     is_new = begun_ms is not None and now_ms - begun_ms < within_ms
     return Verdict.UNKNOWN if is_new else Verdict.NEVER_LOADED
@@ -402,18 +415,19 @@ def judge_staleness(
 ) -> Judgement:
     """Returns the verdict on a table by its newest visible event.
 
-    A table is not stale when its *source* is idle, which is silent and read to its end. Staleness is negative when the
-    newest event lies ahead of *now_ms*; by more than *clock_error_ms* it does not pass, idle or not.
+    A table is not stale when its *source* is idle: silent and read to its end. Staleness is negative when the newest
+    event lies ahead of *now_ms*. If it does so by more than *clock_error_ms*, the SLA does not pass, idle or not.
 
     Args:
-        newest_ms: newest visible event; None when it has never had one.
+        newest_ms: newest visible event; None when the table has never had one.
         now_ms: the clock of the check.
-        sla: its limits.
-        source: state of the table's source; None: unknown.
-        clock_error_ms: error of the clock.
-        begun_ms: when the topology began, None if it never did; the SLA's length passes before an event is expected.
-        judged_since_ms: when a maintenance window or a time outside the calendar ended, from which staleness counts.
-            None: neither ended after the newest event.
+        sla: the limits.
+        source: state of the table's source; None if unknown.
+        clock_error_ms: by how much the clock may be wrong.
+        begun_ms: when the topology began; None if it never did. The first event is expected within the promised length
+            after that.
+        judged_since_ms: when a maintenance window or a time outside the calendar ended, from which staleness counts;
+            None if neither ended after the newest event.
     """
     idle = source is Activity.IDLE
     if newest_ms is None:
@@ -440,9 +454,7 @@ def judge_staleness(
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """An objective: the share `target` of records is within `threshold_ms`.
-
-    At least that share of all records has a latency of `threshold_ms` or less.
+    """An objective: at least the share `target` of all records has a latency of `threshold_ms` or less.
 
     Raises:
         InvalidArgument: `target` is not strictly between 0 and 1; otherwise there is no error budget.
@@ -461,8 +473,12 @@ class Objective:
 class Budget:
     """State of an error budget, the share 1 − target of records.
 
-    `burn_rate` 1 spends it exactly, over the time the records are from. `remaining` is the unspent part, negative when
-    overspent. All are None without records.
+    All attributes are None without records.
+
+    Attributes:
+        share_over: the share of records above the threshold.
+        burn_rate: `share_over` ÷ the budget; at 1 the records spend the budget of their time exactly.
+        remaining: the unspent share of the budget, negative when it is overspent.
     """
 
     share_over: float | None
@@ -489,9 +505,9 @@ def budget(objective: Objective, *, n: int, n_over: int) -> Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class BurnRate:
-    """Burn rates from which on an SLA warns, and is in error.
+    """Burn rates of an objective's error budget from which on an SLA warns, and is in error.
 
-    They are rates of the error budget of `objective`, of `min_records` records or more.
+    A burn rate is judged only over `min_records` records or more.
 
     Raises:
         InvalidArgument: fewer than one record is enough, a rate is not above 0, the error is at a lower one than the
@@ -517,9 +533,9 @@ class BurnRate:
 
 
 def judge_burn(burn_rates: Iterable[float | None], *, warn_at: float, error_at: float) -> Verdict:
-    """Returns the verdict on burn rates; all must reach a limit.
+    """Returns the verdict on the *burn_rates* of a long and a short window, or of more windows.
 
-    They are of a long and a short window, or more. Unknown when one is None.
+    A limit is broken when all of them reach it. The verdict is UNKNOWN when one of them is None.
     """
     # The long window proves that the breach matters, the short one that it has not ended yet.
     rates = [*burn_rates]

@@ -15,9 +15,9 @@ class Strategy(StrEnum):
 
 
 def interval_end_ms(interval_ms: int, held_since_ms: int) -> int:
-    """Returns the first multiple of *interval_ms* after *held_since_ms*.
+    """Returns when a result that is held since *held_since_ms* is sent by the strategy PERIODIC.
 
-    Multiples count from the epoch.
+    This is the first multiple of *interval_ms* since the epoch that lies after that instant.
 
     >>> interval_end_ms(10, 19), interval_end_ms(10, 20)
     (20, 30)

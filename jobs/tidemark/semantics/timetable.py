@@ -1,8 +1,10 @@
 """Computes when a driver's batches would have begun with less work.
 
-A batch begins when the batch before has ended, there is something to read, and the batches keep their distance. It
-begins a delay after the last of these three instants: Spark plans, or finds records only when it looks for them. The
-delay is assumed to be the same with less work.
+A batch can begin when three things are so: the batch before has ended, there is something to read, and the trigger's
+time since the batch before has passed. It really begins a little later than the last of these instants, because Spark
+plans, or finds records only when it looks for them. This delay is assumed to be the same with less work.
+In names, `then` marks the hypothetical run with less work: `start_ms` is when a batch began, `start_then_ms` when it
+would have begun.
 
 Instants are epoch ms of the driver's clock, lengths ms.
 """
@@ -20,10 +22,7 @@ LOOKS_AT_HOPS_EVERY_MS = 10_000
 
 @dataclass(frozen=True)
 class TimetableBatch:
-    """A micro-batch: when it began and was committed, and its saved work.
-
-    `saved_ms` is negative for more work.
-    """
+    """A micro-batch: when it began and was committed, and the work that it would have saved (negative: more work)."""
 
     started_ms: int
     finished_ms: int
@@ -31,21 +30,21 @@ class TimetableBatch:
 
 
 def next_batch_ms(began_ms: float, expected_ms: float, distance_ms: float) -> float:
-    """Returns when the batch after one that *began_ms* is expected.
+    """Returns when the batch after one that began at *began_ms* is expected.
 
-    Batches are *distance_ms* apart on average, and one may begin that much early, so that the rest of a burst need not
-    wait. *expected_ms* is when the batch itself was expected.
+    Batches are *distance_ms* apart on average. A batch may begin as much as that too early, so that the rest of a burst
+    need not wait; *expected_ms* is when the batch itself was expected.
     """
     # A batch that was asked for, by a person or a hop of the process, delays the next one by a distance at most.
     return min(max(began_ms, expected_ms), began_ms + distance_ms) + distance_ms
 
 
 class Timetable:
-    """Compares one driver's batches as they were with those of less work.
+    """Compares one driver's batches as they were with the same batches with less work.
 
     Args:
-        batches: in order of time.
-        distance_ms: their distance on average; 0: a batch begins as soon as there is something to read.
+        batches: the batches, in order of time.
+        distance_ms: the time between two of them on average; at 0 a batch begins as soon as there is something to read.
         commits_ms: known commits of its upstream drivers, in order.
     """
 
@@ -82,15 +81,17 @@ class Timetable:
             self._starts_then_ms.append(max(free_then_ms, cause_ms) + delay_ms)
 
     def sooner_ms(self, began_ms: int, upstream_ms: int, upstream_sooner_ms: int) -> int:
-        """Returns by how much sooner the work on a window begins.
+        """Returns by how much sooner the work on a streaming window would have begun.
 
-        The window was in the batch that began at *began_ms*. Its last upstream finished it at *upstream_ms*, and would
-        have done so *upstream_sooner_ms* sooner.
+        Args:
+            began_ms: when the batch began that had the window.
+            upstream_ms: when the last upstream in another driver had finished the window.
+            upstream_sooner_ms: by how much sooner that upstream would have finished it.
         """
         batch = bisect_left(self._starts_ms, began_ms)
         if not 0 < batch <= len(self._free_ms):
             return upstream_sooner_ms
-        # It was not in the batch before, so it had become visible only after that batch began.
+        # The window was not in the batch before, so it had become visible only after that batch began.
         visible_ms = min(max(upstream_ms, self._starts_ms[batch - 1] + 1), began_ms)
         delay_ms = began_ms - max(visible_ms, self._free_ms[batch - 1])
         visible_then_ms = visible_ms - upstream_sooner_ms

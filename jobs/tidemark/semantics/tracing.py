@@ -1,8 +1,8 @@
 """Names the batches of streams in distributed traces.
 
-A batch is a span without a parent: it has many, the spans whose records it read, and these are its links. Its ids
-follow from the batch, so each process that sends its records, and each later try, sends the same ones.
-Source: W3C Trace Context, level 1 (`traceparent`, version 00).
+A batch is a span. It has no single parent, because it reads records of many spans; these become its links. The ids of
+the span are computed from the batch, so every process that sends its records, and every repeated try, sends the same
+ids. Source: W3C Trace Context, level 1 (`traceparent`, version 00).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SpanId(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header of records that the span sends: it is sampled.
+        """The `traceparent` header of records that the span sends, with the flag "sampled".
 
         >>> SpanId(10, 11).traceparent
         '00-0000000000000000000000000000000a-000000000000000b-01'
@@ -36,16 +36,17 @@ def span_of_batch(writer: str, epoch: int, batch_id: int, decided_at_ms: int) ->
 
     Args:
         writer: `topology/sub-topology`.
-        epoch: the lease under which the batch was decided.
-        batch_id: its number.
-        decided_at_ms: its decision time, epoch ms: other warehouses have streams of the same name.
+        epoch: number of the lease under which the batch was decided.
+        batch_id: number of the batch.
+        decided_at_ms: its decision time, epoch ms, which tells it from batches of other warehouses whose streams have
+            the same name.
     """
     digest = hashlib.sha256(f"{writer}/{epoch}/{batch_id}/{decided_at_ms}".encode()).digest()
     return SpanId(int.from_bytes(digest[:16]), int.from_bytes(digest[16:24]))
 
 
 def span_in(traceparent: str) -> SpanId | None:
-    """Returns the span of a header; None: it is invalid.
+    """Returns the span that a `traceparent` header names, or None for an invalid header.
 
     >>> span_in("00-0000000000000000000000000000000a-000000000000000b-01")
     SpanId(trace=10, span=11)

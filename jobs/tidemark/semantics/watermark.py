@@ -1,11 +1,9 @@
-"""Watermarks: how far record time has come.
+"""Watermarks: how far record time has come, per partition and combined.
 
-They exist per partition, and combined.
-
-A watermark of *t* says that record time has come to *t*: a record at or before *t* that comes after it is late.
-`None` is "none yet": before the first record there is no number. Everything is in epoch milliseconds of record time,
-and nothing here reads a clock.
-Same rules as Apache Flink: BoundedOutOfOrdernessWatermarks, CombinedWatermarkStatus and StatusWatermarkValve.
+A watermark of *t* says that record time has come to *t*: a record at or before *t* that comes after it is late. Before
+the first record there is no watermark (None). Everything is in epoch milliseconds of record time, and nothing here
+reads a clock. Same rules as Apache Flink: BoundedOutOfOrdernessWatermarks, CombinedWatermarkStatus and
+StatusWatermarkValve.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from tidemark.semantics.idleness import Activity
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Progress of one partition or input; no watermark before its first record."""
+    """Progress of one partition or input. Before its first record there is no watermark (None)."""
 
     watermark_ms: int | None = None
     activity: Activity = Activity.ACTIVE
@@ -28,9 +26,13 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class CombinedWatermark:
-    """The watermark of many; `held_by` names the one that holds it back.
+    """The watermark over several partitions or inputs.
 
-    That is the one with the lowest watermark; None when nothing holds it back.
+    Attributes:
+        watermark_ms: the watermark; None before the first.
+        idle: all of the partitions or inputs are idle.
+        held_by: the partition or input with the lowest watermark, which holds the combined one back; None when nothing
+            does.
     """
 
     watermark_ms: int | None
@@ -48,8 +50,8 @@ def later(one_ms: int | None, other_ms: int | None) -> int | None:
 def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> int | None:
     """Returns a partition's watermark: newest timestamp − bound − 1 ms.
 
-    Keep-alive records, which carry a timestamp and nothing else, count like any record. None stays None. Source: Flink,
-    BoundedOutOfOrdernessWatermarks.
+    Keep-alive records, which carry a timestamp and nothing else, count like any record. Without a timestamp there is no
+    watermark. Source: Flink, BoundedOutOfOrdernessWatermarks.
 
     Raises:
         InvalidArgument: *bound_ms* is negative.
@@ -64,20 +66,20 @@ def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> 
     return None if max_timestamp_ms is None else max_timestamp_ms - bound_ms - 1
 
 
-def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> CombinedWatermark:
-    """Returns the watermark of one source over its partitions.
+def combine(partitions: Mapping[str, Progress], *, previous_ms: int | None) -> CombinedWatermark:
+    """Returns the watermark of one source over its *partitions*, by name.
 
-    It is the lowest over the partitions that are not idle, and never earlier than *previous_ms*, the one before. A
-    partition with unread records, or without a record yet, holds it back. Of equally low partitions the first by name
-    counts as holding. Without partitions the watermark stays, idle once there has been one. Source: Flink,
-    CombinedWatermarkStatus (FLINK-38454).
+    This is the lowest watermark of the partitions that are not idle, and never earlier than *previous_ms*, the source's
+    watermark before. A partition with unread records, or without a record yet, holds the watermark back. Of equally low
+    partitions the first by name is said to hold it back. A source without partitions keeps its watermark, and is idle
+    once it has had one. Source: Flink, CombinedWatermarkStatus (FLINK-38454).
     """
-    if not parts:
+    if not partitions:
         return CombinedWatermark(watermark_ms=previous_ms, idle=previous_ms is not None, held_by=None)
-    awake = {name: part.watermark_ms for name, part in parts.items() if part.activity is not Activity.IDLE}
+    awake = {name: one.watermark_ms for name, one in partitions.items() if one.activity is not Activity.IDLE}
     if not awake:
         # When all are idle nothing more is coming: then the watermark is the highest of all.
-        highest = _highest(part.watermark_ms for part in parts.values())
+        highest = _highest(one.watermark_ms for one in partitions.values())
         return CombinedWatermark(watermark_ms=later(previous_ms, highest), idle=True, held_by=None)
     # A partition without a watermark holds back before any other, so None sorts first.
     held_by, lowest = min(awake.items(), key=lambda named: (named[1] is not None, named[1] or 0, named[0]))
@@ -85,24 +87,24 @@ def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> Combin
 
 
 def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -> CombinedWatermark:
-    """Returns the watermark of an operator over its inputs.
+    """Returns the watermark of an operator over its *inputs*, by name.
 
-    The rule is that of `combine`, except that an input behind *previous_ms*, because it was idle while the others
-    advanced, does not hold back until it has caught up. Source: Flink, StatusWatermarkValve (FLINK-40475).
+    The rule is that of `combine` with one exception: an input that is behind *previous_ms*, because it was idle while
+    the others advanced, does not hold the watermark back until it has caught up. Source: Flink, StatusWatermarkValve
+    (FLINK-40475).
     """
-    # An input that was idle while the others advanced does not hold back until it has caught up.
     aligned: dict[str, Progress] = {}
-    for name, part in inputs.items():
-        has_caught_up = later(part.watermark_ms, previous_ms) == part.watermark_ms
-        if has_caught_up and part.activity is not Activity.IDLE:
-            aligned[name] = part
+    for name, one in inputs.items():
+        has_caught_up = later(one.watermark_ms, previous_ms) == one.watermark_ms
+        if has_caught_up and one.activity is not Activity.IDLE:
+            aligned[name] = one
     return combine(aligned or inputs, previous_ms=previous_ms)
 
 
 def is_late(timestamp_ms: int, watermark_ms: int | None, *, allowed_lateness_ms: int = 0) -> bool:
-    """Returns True once the watermark passed a timestamp by the allowed lateness.
+    """Returns True once the watermark has passed a timestamp by the allowed lateness.
 
-    Never before there is a watermark. Source: Flink, WindowOperator.isElementLate.
+    Without a watermark nothing is late. Source: Flink, WindowOperator.isElementLate.
     """
     return watermark_ms is not None and timestamp_ms + allowed_lateness_ms <= watermark_ms
 

@@ -1,7 +1,9 @@
 """Computes what would have made a streaming window less late.
 
-It is the EWTs of hypothetical runs: EWTs of one window in epoch milliseconds. `upstreams` are those of `critical_path`.
-`reports.paths.solver` has the slack of operators.
+The functions return the end-window times (EWTs) that operators would have had in a hypothetical run with less work: the
+instants, epoch ms, at which they would have finished the window. `upstreams` maps an operator to the operators that it
+reads, as in `critical_path`. `reports.paths.solver` computes the slack of operators.
+In names, `then` marks the hypothetical run.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ def sooner_ewts_ms(
     saved_ms: Mapping[str, int],
     begins: Mapping[str, Callable[[int, int], int]],
 ) -> dict[str, int]:
-    """Returns the EWTs of a closed window after saved work.
+    """Returns when each operator would have finished a window if operators had worked less.
 
     Args:
-        upstreams: the topology.
-        ewt_ms: the window's EWTs.
+        upstreams: the operators that each operator reads.
+        ewt_ms: when each operator finished the window.
         drivers: the driver of each operator.
-        saved_ms: by operator, the saved work; negative for more work.
-        begins: by driver, how much sooner its batch begins, given when the last of its upstreams in other drivers
-            finished and by how much sooner that does: see `Timetable.sooner_ms`. A driver without such an upstream
-            begins when it did.
+        saved_ms: by operator, the work that it would have saved; negative for more work.
+        begins: by driver, a function of two values: when the last upstream in another driver finished the window, and
+            by how much sooner it would have. The function returns by how much sooner the driver's batch begins (see
+            `Timetable.sooner_ms`). A driver without such an upstream begins when it did.
 
     Raises:
         InvalidArgument: there is a cycle, of operators or of drivers.
@@ -42,7 +44,8 @@ def sooner_ewts_ms(
     then_ms: dict[str, int] = {}
     for driver in in_order(drivers_read(upstreams, drivers)):
         # Only a result of another driver can delay the beginning of a batch.
-        read = [each for name in operators[driver] for each in upstreams.get(name, ()) if drivers[each] != driver]
+        upstream = {name for operator in operators[driver] for name in upstreams.get(operator, ())}
+        read = [name for name in upstream if drivers[name] != driver]
         last, then = latest(read, ewt_ms), latest(read, then_ms)
         by_ms = begins[driver](last[1], last[1] - then[1]) if last and then else 0
         # The sort is stable: operators that finished at the same instant stay in the order of the topology.
@@ -54,10 +57,16 @@ def sooner_ewts_ms(
 
 
 def look_then_ms(look_ms: int, before_ms: int, free_ms: int, arrived_ms: int, trigger_ms: int) -> int:
-    """Returns when a stream would have looked for the first time at what arrived at *arrived_ms*.
+    """Returns when a stream would first have looked at records that had arrived at *arrived_ms*.
 
-    It looks each trigger, and not while it works: after its look at *before_ms* until *free_ms*. It has looked at
-    *look_ms*, and later than that it does not.
+    A stream looks at its sources at each trigger, but not while it works on a batch.
+
+    Args:
+        look_ms: when it really looked; it would not have looked later than that.
+        before_ms: when it had looked the last time before.
+        free_ms: when it had finished the batch of that look.
+        arrived_ms: when the records would have arrived.
+        trigger_ms: the time between two triggers.
 
     A stream looked at 10.0 s, stood still from 10.4 s to 22.4 s, and looked then. It would have looked each second:
 
@@ -77,11 +86,9 @@ def look_then_ms(look_ms: int, before_ms: int, free_ms: int, arrived_ms: int, tr
 
 
 def drivers_read(upstreams: Upstreams, drivers: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
-    """Returns the other drivers whose results each driver reads.
-
-    *drivers* has the driver of each operator.
-    """
-    return _drivers_read(tuple((name, tuple(of)) for name, of in upstreams.items()), tuple(drivers.items()))
+    """Returns, for each driver, the other drivers whose results it reads; *drivers* has the driver of each operator."""
+    edges = tuple((name, tuple(read)) for name, read in upstreams.items())
+    return _drivers_read(edges, tuple(drivers.items()))
 
 
 # Operators seldom change drivers, and reports ask once per window.

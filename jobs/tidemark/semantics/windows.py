@@ -16,13 +16,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def latest_shown_ms(at_ms: int, zone: ZoneInfo) -> int:
-    """Returns the latest time that a zone's clock showed by *at_ms*.
+    """Returns the latest time that a zone's clock had shown by *at_ms*, in ms since it showed 1970-01-01 00:00.
 
-    It is in ms since the clock would have shown 1970. An instant is in a window of the local clock if this number is.
+    An instant is in a window of the local clock if this number is: the number never goes back, also when the clock
+    does.
     """
     shown_ms = clock_ms(at_ms, zone)
     before_ms, after_ms = instant_of(shown_ms, zone), at_ms
-    # It is the first instant at which the clock shows this time.
+    # The clock shows this time for the first time.
     if before_ms == after_ms:
         return shown_ms
     ahead_ms = shown_ms - before_ms
@@ -38,7 +39,7 @@ def latest_shown_ms(at_ms: int, zone: ZoneInfo) -> int:
 
 
 def clock_ms(instant_ms: int, zone: ZoneInfo | None) -> int:
-    """Returns what the clock of *zone* shows, ms from its 1970."""
+    """Returns what the clock of *zone* shows at *instant_ms*, in ms since it showed 1970-01-01 00:00."""
     if zone is None:
         return instant_ms
     shown = (_EPOCH.replace(tzinfo=UTC) + timedelta(milliseconds=instant_ms)).astimezone(zone)
@@ -46,10 +47,7 @@ def clock_ms(instant_ms: int, zone: ZoneInfo | None) -> int:
 
 
 def instant_of(local_ms: int, zone: ZoneInfo | None) -> int:
-    """Returns the first instant at which the clock of *zone* shows *local_ms*.
-
-    If the clock leaves that time out, it is the first instant at which it shows a later one.
-    """
+    """Returns the first instant at which the clock of *zone* shows *local_ms*, or a later time if it skips that."""
     if zone is None:
         return local_ms
     local = (_EPOCH + timedelta(milliseconds=local_ms)).replace(tzinfo=zone)

@@ -19,11 +19,17 @@ from tidemark.reports.batch_job import report_lock
 
 @dataclass(frozen=True, kw_only=True)
 class AskedCheck:
-    """Request for a check of the SLAs *specs* of *topology*.
+    """A check of SLAs that another process is asked to make.
 
-    It is for the instant *at_ms* (epoch ms), and its results belong to the run *run_id*. The SLAs that are *unusable*,
-    by name, are left out. The topologies in the folder *project* may read its topics. Without *at_ms* the suites judge
-    the checks that the checker has stored; if it makes none, this is a check for the present.
+    Attributes:
+        layout: paths of the warehouse.
+        topology: the topology that promises the SLAs.
+        specs: the SLAs to judge.
+        at_ms: the instant of the check, epoch ms. None to judge by great-expectations what the checker has stored, or
+            if there is no checker, to check the present.
+        run_id: the run to which the results belong.
+        unusable: names of SLAs that cannot be judged, which are left out.
+        project: the folder of the topologies that may read the topics of this one.
     """
 
     layout: Layout

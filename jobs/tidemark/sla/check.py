@@ -62,15 +62,15 @@ def run(
     The changes of incidents are written after the results, and before the page.
 
     Args:
-        layout: of the warehouse.
-        topology: that promises the SLAs.
+        layout: paths of the warehouse.
+        topology: the topology that promises the SLAs.
         specs: the SLAs to judge.
         at_ms: the instant of the check, epoch ms.
-        run_id: of the check. A check that is repeated under it replaces its results.
-        made_ms: the clock when the check is made, epoch ms; None: *at_ms*.
+        run_id: the run of the check. A check that is repeated under the same run replaces its results.
+        made_ms: the clock when the check is made, epoch ms; None if that is *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged. Their incidents do not change.
         behind: sub-topologies whose facts do not reach the instant. Nothing is known of them.
-        project: the folder of the topologies that may read its topics; None: none does.
+        project: the folder of the topologies that may read its topics; None if no other topology does.
     """
     time, quality = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id), Quality()
     tables = _judged_tables(layout, topology, quality, time)
@@ -93,8 +93,8 @@ def judge_stored(layout: Layout, topology: Topology, *, at_ms: int, run_id: str)
     """
     quality, checks = Quality(), 0
     for path, rows in unjudged(layout, topology.name):
-        of_check = CheckTime(at_ms=rows.at_ms, run_id=rows.run_id, is_past=False, before_ms=None)
-        _write_expectations(layout, topology, _suites(quality, rows), of_check)
+        check = CheckTime(at_ms=rows.at_ms, run_id=rows.run_id, is_past=False, before_ms=None)
+        _write_expectations(layout, topology, _suites(quality, rows), check)
         judged(path)
         checks += 1
     time = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
@@ -139,9 +139,9 @@ def _write_expectations(layout: Layout, topology: Topology, found: Sequence[Row]
 def _contracts(
     quality: Quality, by_contract: Sequence[ContractCounts], stored: Sequence[Row], *, at_ms: int
 ) -> list[dict[str, Any]]:
-    """Returns rows of expectation_results on the contract of each table, columns before rows.
+    """Returns rows of `expectation_results` on the contract of each table, first about columns, then about rows.
 
-    What checks found in the last CONTRACTS_OVER_MS stands, by *stored*, the rows of expectation_results.
+    What checks found in the last CONTRACTS_OVER_MS still stands; *stored* are the rows of `expectation_results`.
     """
     found = [
         *_results(quality, SCHEMA, by_contract, [each.schema for each in by_contract], at_ms),
@@ -149,7 +149,7 @@ def _contracts(
     ]
     sound = {(each.sub_topology, each.table) for each in by_contract if each.is_sound}
     standing = standing_results(found, stored, sound, since_ms=at_ms - CONTRACTS_OVER_MS)
-    # What stands takes the place that it would have if it was found now.
+    # Results of earlier checks are sorted as if they were found now.
     columns = [*SCHEMA_COUNTS, *COUNTS]
     tables = [(each.sub_topology, each.table) for each in by_contract]
     return sorted(
@@ -166,8 +166,8 @@ def _results(
     at_ms: int,
 ) -> Iterator[dict[str, Any]]:
     """Yields a row of expectation_results for each table and expectation of *suite* about its *counts*."""
-    for place, row in quality.check_each(suite, pd.DataFrame(counts)):
-        of = by_contract[place]
-        broken = {} if row["success"] else {"culprit": of.culprit, "example": of.example}
-        what = {"table": of.table, "sub_topology": of.sub_topology, "table_version": of.version, "judged_at": at_ms}
-        yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
+    for position, row in quality.check_each(suite, pd.DataFrame(counts)):
+        table = by_contract[position]
+        broken = {} if row["success"] else {"culprit": table.culprit, "example": table.example}
+        about = {"table": table.table, "sub_topology": table.sub_topology, "table_version": table.version}
+        yield {**row, **about, "judged_at": at_ms, **broken, "batch_id": table.batch_id, "rows": table.rows}

@@ -60,13 +60,13 @@ from tidemark.storage.warehouse import stream_tables
 
 @dataclass(frozen=True, kw_only=True)
 class CheckTime:
-    """When a check is made, and how it stands to others.
+    """The instant of a check, and whether other checks were made before it or for later instants.
 
     Attributes:
-        at_ms: its instant, epoch ms.
-        run_id: of the run that makes it.
-        is_past: another run checked a later instant, so that this check changes no incident.
-        before_ms: the last earlier instant that another run checked, epoch ms; None: there was none.
+        at_ms: the instant of the check, epoch ms.
+        run_id: the run that makes it.
+        is_past: another run has checked a later instant, so this check changes no incident.
+        before_ms: the last earlier instant that another run checked, epoch ms; None if there is none.
     """
 
     at_ms: int
@@ -76,7 +76,7 @@ class CheckTime:
 
 
 def check_time(layout: Layout, topology: str, *, at_ms: int, run_id: str) -> CheckTime:
-    """Returns how the check of *run_id* for *at_ms* stands to the stored ones."""
+    """Returns the time of the check of *run_id* for *at_ms*, compared with the checks that are stored."""
     return CheckTime(
         at_ms=at_ms,
         run_id=run_id,
@@ -87,11 +87,11 @@ def check_time(layout: Layout, topology: str, *, at_ms: int, run_id: str) -> Che
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedTables:
-    """What holds of the contracts of tables.
+    """The verdicts on the contracts of tables.
 
     Attributes:
         contracts: rows of `expectation_results` about them.
-        readable: places of the tables that can be read.
+        readable: paths of the tables that can be read.
     """
 
     contracts: Sequence[Row]
@@ -103,15 +103,15 @@ class Measured:
     """What a check has measured.
 
     Attributes:
-        layout: of the warehouse.
-        topology: that promises the SLAs.
+        layout: paths of the warehouse.
+        topology: the topology that promises the SLAs.
         specs: the SLAs to judge.
-        time: of the check.
-        tables: that can be read.
-        judged: what holds of their contracts.
-        facts: of all kinds that the SLAs need.
-        accounts: rows of `sla_facts.accounts`.
-        groups: of SLAs with `by`, by name of the SLA.
+        time: the time of the check.
+        tables: the tables that can be read.
+        judged: the verdicts on their contracts.
+        facts: the measurements that the SLAs need.
+        accounts: rows of `sla_facts.accounts`, by which completeness is judged.
+        groups: by name of an SLA with `by`, the groups of rows for which it is judged separately.
     """
 
     layout: Layout
@@ -147,10 +147,16 @@ def measure(
     with_accounts: bool = True,
     paths: Mapping[str, pl.DataFrame] = MappingProxyType({}),
 ) -> Measured:
-    """Returns all facts by which *specs* are judged at the *time* of a check.
+    """Measures everything by which *specs* are judged.
 
-    Only completeness, and what suites judge, need them *with_accounts*. The rows of tables of *paths*, by name, are
-    newer than those that a report has stored.
+    Args:
+        layout: paths of the warehouse.
+        topology: the topology that promises the SLAs.
+        specs: the SLAs to judge.
+        time: the time of the check.
+        judged: the verdicts on the contracts of tables.
+        with_accounts: whether to read the accounts of records, which only completeness and the suites need.
+        paths: rows of tables, by name, in place of the older ones that a report has stored.
     """
     at_ms = time.at_ms
     # Queries read many tables: a single unreadable one would make all of them fail.
@@ -171,7 +177,7 @@ def measure(
 def _accounts(
     layout: Layout, topology: Topology, specs: Sequence[SlaSpec], tables: Tables, time: CheckTime
 ) -> list[Row]:
-    """Returns the accounts since the check before, or since the oldest open one."""
+    """Returns the accounts of records since the check before, or since the oldest account that is not closed."""
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, time.at_ms, time.run_id)
     since_ms = since_the_check_before(time).start_ms - _longest_ms(specs)
@@ -229,9 +235,9 @@ def notify(measured: Measured, *, made_ms: int | None, unusable: Collection[str]
 
     Args:
         measured: what was measured.
-        made_ms: the clock when the check is made, epoch ms; None: its instant.
+        made_ms: the clock when the check is made, epoch ms; None if that is its instant.
         unusable: names of SLAs that are promised and cannot be judged. Their incidents do not change.
-        project: the folder of the topologies that may read its topics; None: none does.
+        project: the folder of the topologies that may read its topics; None if no other topology does.
     """
     if not measured.time.is_past:
         follow_up(
@@ -310,7 +316,7 @@ def stored_expectations(layout: Layout, topology: Topology) -> list[dict[str, An
 
 
 def since_the_check_before(time: CheckTime) -> Interval:
-    """Returns the interval since the check before *time*. It is CONTRACTS_OVER_MS long at least."""
+    """Returns the interval from the check before until *time*, which is at least CONTRACTS_OVER_MS long."""
     earliest_ms = time.at_ms - CONTRACTS_OVER_MS
     if time.before_ms is None:
         return Interval(earliest_ms, time.at_ms)

@@ -1,8 +1,9 @@
-"""The process that looks at the SLAs of topologies for as long as its parent lives.
+"""The process that checks the SLAs of topologies for as long as its parent lives.
 
-Its parent writes lines of JSON to its standard input: `Settings` first, and then the names of the topologies to look
-at, whenever they change. It answers on its standard output: `Asked` for each topology for which Airflow has to run, and
-`Looked` after each round. It ends when its standard input does, whatever it is doing then.
+The parent writes lines of JSON to the standard input of this process: `Settings` first, and then the names of the
+topologies to check, whenever they change. The process answers on its standard output: `Asked` for each topology for
+which Airflow has to run, and `Looked` after each round. It ends when its standard input does, whatever it is doing
+then.
 
 A round begins every `every_s`, or later if the looks would take more than SHARE of a core for long.
 """
@@ -39,9 +40,9 @@ log = logging.getLogger("tidemark.checker")
 SHARE = 0.35
 """The most cores that looks and checks take on average."""
 AHEAD_S = 60.0
-"""CPU seconds that they may take at once, after they took less for a while."""
+"""Most CPU seconds that they may take beyond SHARE at once, if they took less before."""
 ALIVE_EVERY_S = 60.0
-"""How often whoever watches from outside is told that checks are made, s."""
+"""Seconds between two requests that tell a watcher outside (a dead man's switch) that checks are made."""
 ANSWERS_WITHIN_S = 10.0
 
 
@@ -63,7 +64,13 @@ def promised_by(name: str, layout: Layout, project: Project) -> Promised:
 
 
 class Checker:
-    """Looks at topologies in rounds, and tells what Airflow has to run for."""
+    """Checks topologies in rounds.
+
+    Args:
+        layout: paths of the warehouse.
+        project: the files of topologies, SLAs and channels.
+        tell: is called for each topology for which Airflow has to run.
+    """
 
     def __init__(self, layout: Layout, project: Project, tell: Callable[[Asked], None]) -> None:
         self._layout, self._project, self._tell = layout, project, tell
@@ -108,7 +115,7 @@ class Checker:
         return is_of_jobs and recorded_topology(self._layout, name) is None
 
     def _follow_files(self) -> None:
-        """Makes topologies checked by their newest files."""
+        """Has topologies checked by the newest files, if a file has changed since the last round."""
         files = [self._project.slas, self._project.channels, *sorted(self._project.topologies.glob("*.toml"))]
         now = [(path, path.stat().st_mtime_ns) for path in files if path.exists()]
         if self._files is not None and now != self._files:
@@ -122,7 +129,7 @@ def _least_ms(watches: Iterable[SlaWatch]) -> int:
 
 
 def say_alive(url: str) -> None:
-    """Asks *url*, so that whoever watches it knows that checks are made. A failure is logged."""
+    """Sends a request to *url*, a dead man's switch, which shows that checks are made. A failure is logged."""
     try:
         answer = ask(urllib.request.Request(url), within_s=ANSWERS_WITHIN_S, most_bytes=0)
         problem = None if answer.status < 400 else f"status {answer.status}"
@@ -137,13 +144,13 @@ class _Parent:
 
     def __init__(self, settings: Settings, names: Iterable[str]) -> None:
         self.settings, self.names = settings, tuple(names)
-        self.news = threading.Event()
+        self.has_changed = threading.Event()
 
     def listen(self, lines: Iterable[str]) -> None:
         """Follows the *lines* of the parent, and ends this process after the last."""
         for line in lines:
             self.names = tuple(json.loads(line))
-            self.news.set()
+            self.has_changed.set()
         # The parent is gone, and so is whoever reads what a look would find.
         os._exit(0)
 
@@ -164,7 +171,7 @@ def main() -> None:
     checker = Checker(Layout(location(settings.warehouse)), Project.here(), say)
     alive_s, spent_s = float("-inf"), 0.0
     while True:
-        parent.news.clear()
+        parent.has_changed.clear()
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         names = parent.names
         failed = checker.round(names, every_s=settings.every_s)
@@ -176,7 +183,7 @@ def main() -> None:
             say_alive(settings.alive_url)
         spent_s += cpu_s
         pause_s = max(began_s + settings.every_s - time.monotonic(), (spent_s - AHEAD_S) / SHARE)
-        parent.news.wait(max(0.0, pause_s))
+        parent.has_changed.wait(max(0.0, pause_s))
         spent_s = max(0.0, spent_s - SHARE * (time.monotonic() - began_s))
 
 

@@ -14,7 +14,7 @@ class Settings:
     Attributes:
         warehouse: folder or URL of the tables.
         every_s: seconds from round to round.
-        alive_url: gets a request each minute while checks are made; empty: none does.
+        alive_url: gets a request each minute while checks are made; empty for none.
     """
 
     warehouse: str
@@ -29,7 +29,7 @@ class Asked:
     Attributes:
         topology: its name.
         at_ms: the instant of the check that found why, epoch ms.
-        run_id: of that check; None: what an earlier process found is not delivered yet.
+        run_id: the run of that check; None if the reason is that what an earlier process found is not delivered yet.
         why: the reasons, in words.
     """
 

@@ -55,9 +55,8 @@ def at_once(write: Callable[[], T]) -> T:
 
 
 def trouble_of(error: BaseException) -> str | None:
-    """Returns the system's text for a disk that takes no writes.
-
-    None: *error* is about something else.
+    """Returns the system's text if *error* says that the disk accepts no writes, or None if it is about
+    something else.
     """
     return _trouble_in(str(error))
 
@@ -67,14 +66,14 @@ def _trouble_in(text: str) -> str | None:
 
 
 def is_over(reason: str) -> bool:
-    """Returns True if a driver's *reason* is a trouble of the disk that has ended."""
+    """Returns True if the *reason* of a driver is a trouble of the disk that has ended."""
     return bool(_COULD_NOT.fullmatch(reason.removeprefix(BEFORE)))
 
 
 def past_trouble(reason: str | None, at_ms: int) -> str | None:
-    """Returns in the past tense why a driver could not write.
+    """Returns in the past tense why a driver could not write, or None if its reason is about something else.
 
-    *reason* is that of its last heartbeat, of *at_ms*. None: it is about something else.
+    *reason* is the reason in its last heartbeat, which it sent at *at_ms*.
     """
     reason = reason or ""
     if cannot := _CANNOT.fullmatch(reason):
@@ -86,13 +85,13 @@ def past_trouble(reason: str | None, at_ms: int) -> str | None:
 
 
 def of_driver_before(reason: str | None, at_ms: int) -> str | None:
-    """Returns what a driver says of the disk after one whose last *reason* was of *at_ms*; None: nothing."""
+    """Returns what a new driver says of the disk if the one before it ended with *reason* at *at_ms*, or None."""
     past = past_trouble(reason, at_ms)
     return None if past is None else f"{BEFORE}{past.removeprefix(BEFORE)}"
 
 
 def since_of(past: str) -> str:
-    """Returns the instant from which a driver could not write, of a text of `past_trouble`."""
+    """Returns the instant from which on a driver could not write, from a text of `past_trouble`."""
     return past.removeprefix(BEFORE).split()[4]
 
 
@@ -155,12 +154,12 @@ class Disk:
 
     @property
     def in_past_tense(self) -> str | None:
-        """What a driver that ends now says of the disk; None: nothing waits for it."""
+        """What a driver that ends now says of the disk, or None if no work waits for the disk."""
         return self.past if self.trouble is None else _past(self._since, iso(self._clock()), self._what)
 
     @contextmanager
     def work(self, work: Work) -> Iterator[None]:
-        """Does *work* in the context; if that succeeds, it does not wait for the disk any more."""
+        """Inside the block the driver does *work*; if the block succeeds, this work no longer waits for the disk."""
         self._thread.work = work
         try:
             yield

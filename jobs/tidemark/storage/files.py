@@ -30,9 +30,9 @@ COMPRESSED_FROM = 64 * 1_024
 A smaller one is mostly descriptions of its columns, and compression would take longer than all else.
 """
 SAMPLED = 1_000
-"""Rows that are looked at for values that repeat."""
+"""So many rows are looked at to find out whether values of a column repeat."""
 LONGEST = 64
-"""Most characters of a text in the bounds of its column."""
+"""Most characters of a text that the bounds of its column have."""
 ALMOST_A_MILLISECOND = timedelta(microseconds=999)
 MERGED = "current-"
 """Prefix of the names of files into which a driver merged rows by their keys."""
@@ -73,7 +73,7 @@ Rows: TypeAlias = pa.Table | Files
 
 
 def frames(rows: Rows) -> Iterator[pl.DataFrame]:
-    """Yields *rows* in order: at once, or piece by piece from files."""
+    """Yields *rows* in order: all at once if they are in memory, or piece by piece from files."""
     parts = [rows] if isinstance(rows, pa.Table) else rows.stream()
     yield from (pl.DataFrame(part) for part in parts)
 
@@ -86,27 +86,18 @@ def lazy(rows: Rows) -> pl.LazyFrame:
 
 
 def _readable(path: str) -> str | IO[bytes]:
-    """Returns the source from which pyarrow reads the file at *path*.
-
-    It is the path itself for a file of this machine, and an open object for one in an object store.
-    """
+    """Returns what pyarrow reads the file at *path* from: the path, or in an object store the opened object."""
     place = location(path)
     return place.open("rb") if isinstance(place, ObjectPath) else path
 
 
 def files_of(folder: Path, batch_id: int) -> list[Path]:
-    """Returns the files that `write_file` has written for *batch_id*.
-
-    They are in *folder* and in all folders below it.
-    """
+    """Returns the files in *folder*, and in all folders below it, that `write_file` has written for *batch_id*."""
     return list(folder.rglob(f"{_begins(batch_id)}*.parquet"))
 
 
 def batch_of(file: Path) -> int | None:
-    """Returns the batch for which `write_file` has written *file*.
-
-    None: another function, or another program, has written it.
-    """
+    """Returns the batch for which `write_file` has written *file*, or None if something else has written it."""
     match = _NAME.match(file.name)
     return int(match[1]) if match else None
 
@@ -135,10 +126,7 @@ def write_parquet(path: Path, rows: pa.Table) -> int:
 
 
 def _with_dictionary(rows: pa.Table) -> list[str] | bool:
-    """Returns the columns that are written with a dictionary.
-
-    True: all columns of *rows*.
-    """
+    """Returns the columns of *rows* that are written with a dictionary; True for all of them."""
     # A dictionary of values that hardly repeat makes a file larger, and takes a quarter of the time to write it. Nested
     # columns have other names in a file.
     if rows.num_rows <= SAMPLED or any(pa.types.is_nested(kind) for kind in rows.schema.types):
@@ -178,9 +166,9 @@ def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
 
 
 def _bounds(column: pl.Series) -> tuple[Any, Any] | None:
-    """Returns bounds of a non-empty *column* as JSON values.
+    """Returns the lowest and the highest value of a non-empty *column* for JSON.
 
-    Bounds of texts and instants are rounded outwards. None: JSON, or the years 1 to 9999, cannot represent them.
+    Texts and instants are rounded outwards. None if JSON, or the years 1 to 9999, cannot represent the values.
     """
     try:
         return _outward(column)

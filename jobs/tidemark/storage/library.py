@@ -46,7 +46,7 @@ def _digest(content: bytes) -> str:
 
 
 def _put(folder: Path, name: str, content: bytes) -> Path:
-    """Writes *content* into a file of *folder* that its digest names."""
+    """Writes *content* into a file of *folder* whose name has the digest of the content."""
     # An archive is never overwritten: executors that join a running driver later still ask for the one of its start.
     file = folder / f"{name}-{_digest(content)}.zip"
     if not file.exists():
@@ -67,10 +67,7 @@ def _package() -> dict[str, Path]:
 
 
 def _beside() -> Iterator[tuple[str, Path]]:
-    """Yields the files of the checkout that batch jobs read.
-
-    A wheel has them in the package.
-    """
+    """Yields the files of the checkout that batch jobs read; a wheel has them in the package."""
     if not IS_WHEEL:
         for suite in (CHECKOUT / "expectations").glob("*.json"):
             yield f"tidemark/checkout/expectations/{suite.name}", suite

@@ -131,10 +131,7 @@ def put_once(path: Path, content: bytes, *, check: Callable[[], None] = lambda: 
 
 
 def put_written(path: Path, write: Callable[[BinaryIO], object], *, check: Callable[[], None] = lambda: None) -> None:
-    """Makes a durable file at *path*, as `put_once` does.
-
-    *write* writes its content to the given file.
-    """
+    """Makes a durable file at *path*, as `put_once` does; *write* writes the content to the file that it is given."""
     if isinstance(path, ObjectPath):
         # A store shows an object only as a whole, so no second name is needed.
         content = io.BytesIO()
@@ -167,7 +164,7 @@ def replace(path: Path, text: str) -> None:
 def replace_unsynced(path: Path, text: str) -> None:
     """Replaces a file by *text*; readers see the old or new one, and after a loss of power perhaps neither.
 
-    It is for what a living process says again and again, such as its heartbeat.
+    Use this for a file that a living process writes again and again, such as its heartbeat.
     """
     _replace(path, text, sync=lambda _: None)
 

@@ -31,9 +31,10 @@ class LockHeld(TidemarkError):
 
 
 def own_folder(folder: Path) -> None:
-    """Makes *folder*, or makes it this user's alone.
+    """Makes *folder* so that only this user may use it; in an object store this does nothing.
 
-    In an object store it does nothing. Raises ForeignOwner if the folder belongs to another user.
+    Raises:
+        ForeignOwner: the folder belongs to another user.
     """
     # An object store has no owners of folders; its policies protect them.
     if isinstance(folder, ObjectPath):
@@ -65,9 +66,8 @@ def open_lock(file: Path) -> int:
 
 
 def take_lock(lock: int, *, within_s: float) -> bool:
-    """Takes *lock*; returns False if another process holds it for *within_s*.
-
-    The file then has the name of this process.
+    """Locks *lock* and writes the name of this process into it; returns False if another process holds
+    it *within_s*.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -88,9 +88,10 @@ def take_lock(lock: int, *, within_s: float) -> bool:
 
 @contextmanager
 def locked(file: Path, *, within_s: float) -> Iterator[None]:
-    """Holds the lock *file* during the context.
+    """Holds the lock *file* inside the block.
 
-    Raises LockHeld if another process holds it for *within_s*.
+    Raises:
+        LockHeld: another process has held it for *within_s*.
     """
     lock = open_lock(file)
     try:
@@ -108,7 +109,7 @@ def locked(file: Path, *, within_s: float) -> Iterator[None]:
 def holder(lock: int) -> str:
     """Returns the process that holds *lock*, as text for a message.
 
-    It comes from the system's list of locks, else from the text that the last holder wrote into the file.
+    The system's list of locks has it, or else the text that the last holder wrote into the file.
     """
     inode = os.fstat(lock).st_ino
     with suppress(OSError):

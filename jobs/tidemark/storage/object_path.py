@@ -50,7 +50,7 @@ class ObjectPath(PosixPath):
         return names.replace(f"{scheme}/", f"{scheme}//", 1) if scheme in SCHEMES else names
 
     def __fspath__(self) -> NoReturn:
-        """Raises TypeError for `open`, `os` and `shutil`."""
+        """Raises TypeError, so that `open`, `os` and `shutil` refuse such a path."""
         msg = f"{self} is in an object store, without local files; ask the path itself, or tidemark.storage.location"
         raise TypeError(msg)
 
@@ -93,10 +93,7 @@ class ObjectPath(PosixPath):
             return any(len(part) for part in self._store.list(f"{self._key}/", chunk_size=1))
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Returns the length and the time of writing; all else is 0.
-
-        The time is in whole seconds of the store's clock.
-        """
+        """Returns the length, and the time of writing in whole seconds of the store's clock; all other fields are 0."""
         with _file_errors(self):
             head = self._store.head(self._key)
         written_s = head["last_modified"].timestamp()
@@ -107,16 +104,16 @@ class ObjectPath(PosixPath):
         )
 
     def iterdir(self) -> Generator[ObjectPath, None, None]:
-        """Yields the objects and folders in it; none in a missing one."""
+        """Yields the objects and folders in this folder; a missing folder has none."""
         folders, objects = self._listed()
         yield from (*folders, *objects)
 
     def folders(self) -> list[ObjectPath]:
-        """Returns the folders in it; to ask each path of `iterdir` would be a request for each."""
+        """Returns the folders in this one with one request; to ask each path of `iterdir` would take one for each."""
         return self._listed()[0]
 
     def _listed(self) -> tuple[list[ObjectPath], list[ObjectPath]]:
-        """Returns the folders in it, and the objects."""
+        """Returns the folders and the objects in this folder."""
         with _file_errors(self):
             listing = self._store.list_with_delimiter(f"{self._key}/")
         names = (listing["common_prefixes"], (entry["path"] for entry in listing["objects"]))
@@ -177,10 +174,7 @@ class ObjectPath(PosixPath):
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def write_bytes(self, data: Any) -> int:
-        """Puts *data* there, in place of an older object.
-
-        Returns the number of bytes.
-        """
+        """Writes *data* to the object, which replaces an older one; returns the number of bytes."""
         with _file_errors(self):
             # A put is atomic: a reader sees the old object or the new one.
             self._store.put(self._key, data)
@@ -189,11 +183,11 @@ class ObjectPath(PosixPath):
     def write_text(
         self, data: str, encoding: str | None = None, errors: str | None = None, newline: str | None = None
     ) -> int:
-        """Puts *data* there as text, UTF-8 by default; see `write_bytes`."""
+        """Writes *data* to the object as text, UTF-8 by default; see `write_bytes`."""
         return self.write_bytes(data.encode(encoding or "utf-8", errors or "strict"))
 
     def create(self, data: bytes) -> None:
-        """Puts *data* there; of several simultaneous calls one succeeds.
+        """Writes *data* to a new object; if processes do so at the same time, one succeeds.
 
         Raises:
             FileExistsError: another object is there.

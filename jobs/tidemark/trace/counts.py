@@ -1,12 +1,12 @@
 """Counts the records of hours, from the broker to the tables.
 
 How it works: the records of the span are read again from the broker, and go through the operators together, without
-state. What facts say of their places gives each an outcome. So every stage has a count of its own: the broker's
-offsets, the rows of facts, and the rows of the tables. An hour is one of record time, UTC.
-
+state. Facts (the stored measurements and proofs of a stream) name partition and offset of a record, which gives the
+outcome of each. So every stage is counted independently: the broker's offsets, the rows of facts, and the rows of the
+tables. Hours are of record time, UTC.
 A record that the broker has deleted since is no difference: it is counted where facts or tables have it, and named as
-gone. Tables that keep only current rows, and topics, are not counted. Of a source that drops what its writer repeats,
-the repetitions are counted by batch.
+gone. Tables that keep only current rows, and topics, are not counted. If a source drops records that its writer
+repeats, the repetitions are counted by batch.
 """
 
 from __future__ import annotations
@@ -39,21 +39,26 @@ HOUR_MS = Grain.HOUR.length_ms
 BROKER = "broker"
 TABLE = "table"
 Ends = Callable[[Source, Collection[int]], Mapping[int, tuple[int, int]]]
-"""Returns the first and the next offset of partitions.
-
-Empty: they are not known.
+"""Returns, by partition, the first offset that the broker still has and the next that it will give;
+empty if unknown.
 """
 Reason = Callable[[Source, int, Collection[int]], str]
-"""Returns why no record is read at offsets of a partition."""
-PLACE = ["_partition", "_offset"]
+"""Returns why there is no record at some offsets of a partition."""
+RECORD_ID = ["_partition", "_offset"]
+"""The columns that identify a record of a source."""
 OUTCOME_WORDS = tuple(outcome.value for outcome in COUNTED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageCount:
-    """Records of an hour and partition at a stage, by outcome.
+    """The number of records of one hour and partition at a stage.
 
-    *stage* is the broker, an operator, or a table; *hour_ms* is None for records without a usable time.
+    Attributes:
+        hour_ms: start of the hour, epoch ms; None for records without a usable time.
+        partition: the input partition.
+        stage: BROKER, the name of an operator, or TABLE and the name of a table.
+        records: the number of records.
+        outcomes: the same number by outcome; empty at the broker and at tables.
     """
 
     hour_ms: int | None
@@ -78,7 +83,7 @@ _OPEN = "so far; the watermark has not passed the end, so more records may come"
 class Reconciliation:
     """Counts by hour, partition and stage, with differences and remarks.
 
-    `is_over`: the watermark of the source has passed the span.
+    `is_over` is True once the watermark of the source has passed the span, so that no more records are expected.
     """
 
     is_over: bool
@@ -113,7 +118,7 @@ class Reconciliation:
 
 
 def unknown_reason(source: Source, partition: int, offsets: Collection[int]) -> str:
-    """Returns that the reason is not known."""
+    """A Reason that knows none."""
     return "why is not known"
 
 
@@ -126,9 +131,15 @@ def reconcile(
     end_ms: int,
     why_without_record: Reason = unknown_reason,
 ) -> Reconciliation:
-    """Counts the records of *source* in a span of record time.
+    """Counts the records of *source* in a span of record time at each stage.
 
-    It is from *start_ms* (inclusive) to *end_ms* (exclusive), epoch ms.
+    Args:
+        tracer: reads records and facts of the topology.
+        ends: the offsets that the broker has.
+        source: name of the source.
+        start_ms: start of the span, inclusive, epoch ms.
+        end_ms: end of the span, exclusive, epoch ms.
+        why_without_record: why there is no record at an offset.
 
     Raises:
         InvalidArgument: there is no such source, or its records cannot be read again.
@@ -198,10 +209,7 @@ class _Count:
         return timed.filter(may_have.fill_null(value=True)).sort("batch_id", "partition")
 
     def _at_source(self) -> pl.DataFrame:
-        """Counts the records at the broker and the source.
-
-        Returns those that the source passed on.
-        """
+        """Counts the records at the broker and at the source; returns those that the source passed on."""
         name = self._source.name
         frames, aside_frames = [], []
         without_record: dict[int, set[int]] = {}
@@ -231,36 +239,41 @@ class _Count:
                 aside_frames.append(rows.with_columns(_word=pl.lit(word)))
         empty = pl.DataFrame(schema=dict(self._tracer.steps.schemas[name]))
         passed = pl.concat([empty, *frames])
-        placed_words = [
-            _placed(passed, pl.lit("passed")),
-            *(rows.select(*PLACE, "_timestamp_ms", "_word") for rows in aside_frames),
+        frames_of_outcomes = [
+            _with_outcome(passed, pl.lit("passed")),
+            *(rows.select(*RECORD_ID, "_timestamp_ms", "_word") for rows in aside_frames),
         ]
-        self._reread = pl.concat(placed_words).select(PLACE)
-        whole = self._with_facts(self._evidence, name, pl.concat(placed_words))
+        outcomes = pl.concat(frames_of_outcomes)
+        self._reread = outcomes.select(RECORD_ID)
+        whole = self._with_facts(self._evidence, name, outcomes)
         self._add(BROKER, whole.with_columns(_word=pl.lit("passed")), outcomes=False)
         self._add(name, whole)
         self._against_outcomes(whole)
         self._without_record(without_record)
-        in_time = whole.filter(pl.col("_word") == "passed").select(PLACE)
-        return self._in_span(passed.join(in_time, on=PLACE, how="semi"))
+        in_time = whole.filter(pl.col("_word") == "passed").select(RECORD_ID)
+        return self._in_span(passed.join(in_time, on=RECORD_ID, how="semi"))
 
-    def _with_facts(self, evidence: StreamEvidence, operator: str, placed_words: pl.DataFrame) -> pl.DataFrame:
-        """Returns *placed_words* with the words of late and quarantined records."""
+    def _with_facts(self, evidence: StreamEvidence, operator: str, outcomes_of_records: pl.DataFrame) -> pl.DataFrame:
+        """Returns *outcomes_of_records* in which late and quarantined records have these outcomes,
+        according to facts.
+        """
         # What a sink could not deliver went through its operator.
         is_aside = pl.col("kind").is_in([DeadLetterKind.LATE, DeadLetterKind.QUARANTINED])
         rows = evidence.rows(DEAD_LETTERS, pl.col("operator") == operator, is_aside)
-        aside = rows.select(_partition="partition", _offset="offset", _aside="kind").unique(PLACE)
-        answer = placed_words.join(aside, on=PLACE, how="left", maintain_order="left")
+        aside = rows.select(_partition="partition", _offset="offset", _aside="kind").unique(RECORD_ID)
+        answer = outcomes_of_records.join(aside, on=RECORD_ID, how="left", maintain_order="left")
         return answer.with_columns(_word=pl.coalesce("_aside", "_word")).drop("_aside")
 
-    def _against_outcomes(self, placed_words: pl.DataFrame) -> None:
-        """Compares each batch at the broker with the source."""
+    def _against_outcomes(self, outcomes_of_records: pl.DataFrame) -> None:
+        """Compares the number of records of each batch at the broker with what the source counted."""
         if self._result.remarks:
             return
         name = self._source.name
         batches = self._reads["batch_id"].unique()
         answer = (
-            placed_words.join(_batches_of(placed_words, self._reads), on=PLACE).group_by("batch_id").agg(there=pl.len())
+            outcomes_of_records.join(_batches_of(outcomes_of_records, self._reads), on=RECORD_ID)
+            .group_by("batch_id")
+            .agg(there=pl.len())
         )
         of_source = (pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
         in_outcomes = self._evidence.rows(OPERATOR_BATCHES, *of_source, columns=("batch_id", "records_in"))
@@ -281,9 +294,9 @@ class _Count:
                     f"{name}, batch {batch_id}: the broker has {there} of the {records} records that were read"
                 )
 
-    def _without_record(self, places: Mapping[int, Collection[int]]) -> None:
-        """Names the offsets that batches read, and at which there is no record, with the reasons."""
-        for partition, offsets in sorted(places.items()):
+    def _without_record(self, without: Mapping[int, Collection[int]]) -> None:
+        """Remarks on the offsets, by partition, that batches read and at which there is no record, with the reasons."""
+        for partition, offsets in sorted(without.items()):
             if offsets:
                 self._result.remarks.append(
                     f"{self._source.name}, partition {partition}: {len(offsets)} of the offsets {min(offsets)} to "
@@ -294,8 +307,8 @@ class _Count:
         """Names records of the span that no batch has read yet."""
         progress = self._evidence.progress.get(self._source.name)
         for partition, (_, end) in sorted(self._ends.items()):
-            part = progress.partitions.get(partition) if progress else None
-            until = part.until_offset if part else 0
+            known = progress.partitions.get(partition) if progress else None
+            until = known.until_offset if known else 0
             if end <= until:
                 continue
             reread = self._tracer.read_again(self._source, partition, range(until, end), self._end_ms)
@@ -311,9 +324,12 @@ class _Count:
         records: dict[str, pl.DataFrame],
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> None:
-        """Counts *records*, by source, at the operators downstream.
+        """Counts *records*, by source, at the operators of a stream.
 
-        *batch_of* returns partition, offset and batch of records.
+        Args:
+            evidence: the facts of the stream.
+            records: what each source passed on.
+            batch_of: returns partition, offset and batch of records.
         """
         sub = evidence.stream.sub
         last = evidence.batches["batch_id"].max()
@@ -329,13 +345,13 @@ class _Count:
             if operator.emission:
                 records[operator.name] = self._judged(evidence, operator, read, run.asserted, batch_of)
             else:
-                kept = run.output.select(PLACE).unique()
-                is_kept = read.join(kept.with_columns(_kept=True), on=PLACE, how="left", maintain_order="left")
+                kept = run.output.select(RECORD_ID).unique()
+                is_kept = read.join(kept.with_columns(_kept=True), on=RECORD_ID, how="left", maintain_order="left")
                 word = pl.when(is_kept["_kept"].is_not_null()).then(pl.lit("passed")).otherwise(pl.lit("filtered"))
-                placed_words = self._with_facts(evidence, operator.name, _placed(read, word))
-                self._add(operator.name, placed_words)
-                aside = placed_words.filter(pl.col("_word") != "passed")
-                records[operator.name] = run.output.join(aside, on=PLACE, how="anti")
+                outcomes_of_records = self._with_facts(evidence, operator.name, _with_outcome(read, word))
+                self._add(operator.name, outcomes_of_records)
+                aside = outcomes_of_records.filter(pl.col("_word") != "passed")
+                records[operator.name] = run.output.join(aside, on=RECORD_ID, how="anti")
             if operator.hop_table:
                 self._over(evidence, operator)
 
@@ -347,9 +363,14 @@ class _Count:
         asserted: pl.DataFrame,
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> pl.DataFrame:
-        """Counts the outcomes of updates at an operator that judges them.
+        """Counts the outcomes of updates at an operator that emits on change, and returns the records that it sent on.
 
-        Returns the records that it sent on.
+        Args:
+            evidence: the facts of the stream.
+            operator: the operator.
+            read: its input.
+            asserted: its updates when it is run again over the input, without state.
+            batch_of: returns partition, offset and batch of records.
         """
         sent = evidence.sent(operator.name, between(*self._span()))
         # The result of a record may have the time of another record, and be of another hour.
@@ -358,45 +379,47 @@ class _Count:
         places = results.select(
             _partition="source_partition", _offset="source_offset", _word=pl.lit("emitted")
         ).unique()
-        placed_words = _placed(read, pl.lit(None, pl.String))
-        placed_words = self._with_facts(evidence, operator.name, placed_words).join(
-            places.rename({"_word": "_sent"}), on=PLACE, how="left", maintain_order="left"
+        outcomes_of_records = _with_outcome(read, pl.lit(None, pl.String))
+        outcomes_of_records = self._with_facts(evidence, operator.name, outcomes_of_records).join(
+            places.rename({"_word": "_sent"}), on=RECORD_ID, how="left", maintain_order="left"
         )
         skipped = self._skipped(evidence, operator, read, asserted, batch_of)
-        placed_words = placed_words.join(skipped, on=PLACE, how="left", maintain_order="left")
+        outcomes_of_records = outcomes_of_records.join(skipped, on=RECORD_ID, how="left", maintain_order="left")
         if operator.emission and operator.emission.holds:
-            placed_words = placed_words.join(_held(evidence, operator), on=PLACE, how="left", maintain_order="left")
+            outcomes_of_records = outcomes_of_records.join(
+                _held(evidence, operator), on=RECORD_ID, how="left", maintain_order="left"
+            )
         else:
-            placed_words = placed_words.with_columns(_held=pl.lit(None, pl.String))
-        placed_words = placed_words.with_columns(
+            outcomes_of_records = outcomes_of_records.with_columns(_held=pl.lit(None, pl.String))
+        outcomes_of_records = outcomes_of_records.with_columns(
             _word=pl.coalesce("_word", "_sent", "_skipped", "_held", pl.lit("superseded"))
         )
-        self._add(operator.name, placed_words.select(*PLACE, "_timestamp_ms", "_word"))
-        self._superseded_are_counted(evidence, operator, placed_words, batch_of)
+        self._add(operator.name, outcomes_of_records.select(*RECORD_ID, "_timestamp_ms", "_word"))
+        self._superseded_are_counted(evidence, operator, outcomes_of_records, batch_of)
         if operator.hop_table:
             return read.clear()
         if isinstance(operator, Aggregate):
             return sent_records(self._tracer, operator, sent)
         schema = self._tracer.steps.schemas[operator.name]
-        emitted = placed_words.filter(pl.col("_word") == "emitted")
-        rows = asserted.join(emitted, on=PLACE, how="semi")
+        emitted = outcomes_of_records.filter(pl.col("_word") == "emitted")
+        rows = asserted.join(emitted, on=RECORD_ID, how="semi")
         return rows.select(pl.col(c).cast(kind) for c, kind in schema.items())
 
     def _superseded_are_counted(
         self,
         evidence: StreamEvidence,
         operator: Operator,
-        placed_words: pl.DataFrame,
+        outcomes_of_records: pl.DataFrame,
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> None:
-        """Names updates without any fact.
+        """Names updates without any fact, if there are more of them than their batches count as superseded.
 
-        Those that their batches count as superseded have none.
+        A superseded update was overtaken by a newer one of its key, and no fact names it.
         """
         if operator.emission is None or operator.emission.holds:
             return
-        without = placed_words.filter(pl.col("_word") == "superseded")
-        by_batch = without.join(batch_of(without), on=PLACE).group_by("batch_id").len()
+        without = outcomes_of_records.filter(pl.col("_word") == "superseded")
+        by_batch = without.join(batch_of(without), on=RECORD_ID).group_by("batch_id").len()
         of_operator = pl.col("operator") == operator.name
         in_outcomes = evidence.rows(OPERATOR_BATCHES, of_operator, columns=("batch_id", "superseded"))
         both = by_batch.join(in_outcomes, on="batch_id", how="left").filter(
@@ -416,22 +439,22 @@ class _Count:
         asserted: pl.DataFrame,
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> pl.DataFrame:
-        """Returns the places of suppressed updates, with `_skipped`."""
+        """Returns partition and offset of the records whose updates were suppressed, with `_skipped`."""
         columns = getattr(operator, "id", ()) or getattr(operator, "key", ())
         if isinstance(operator, Aggregate) or not columns:
-            keyed = asserted.select(*PLACE, "_key") if asserted.width else read.select(*PLACE, "_key")
+            keyed = asserted.select(*RECORD_ID, "_key") if asserted.width else read.select(*RECORD_ID, "_key")
         else:
-            keyed = read.select(*PLACE, _key=key_text(columns, read.schema))
+            keyed = read.select(*RECORD_ID, _key=key_text(columns, read.schema))
         runs = evidence.skipped(operator.name).select(
             "batch_id", "first_offset", "last_offset", _key="key", _partition="source_partition"
         )
-        both = keyed.join(batch_of(keyed), on=PLACE).join(runs, on=["batch_id", "_key", "_partition"])
+        both = keyed.join(batch_of(keyed), on=RECORD_ID).join(runs, on=["batch_id", "_key", "_partition"])
         within = pl.col("_offset").is_between(pl.col("first_offset"), pl.col("last_offset"))
-        return both.filter(within).select(*PLACE, _skipped=pl.lit("suppressed")).unique()
+        return both.filter(within).select(*RECORD_ID, _skipped=pl.lit("suppressed")).unique()
 
     def _at_sink(self, evidence: StreamEvidence, sink: Sink, read: pl.DataFrame) -> None:
         """Counts what *sink* got, and the rows of its table."""
-        self._add(sink.name, self._with_facts(evidence, sink.name, _placed(read, pl.lit("passed"))))
+        self._add(sink.name, self._with_facts(evidence, sink.name, _with_outcome(read, pl.lit("passed"))))
         if sink.table is None or sink.key:
             self._result.remarks.append(
                 f"{sink.name}: {f'{sink.table} keeps only current rows' if sink.table else 'a topic'}, so what it has "
@@ -445,10 +468,10 @@ class _Count:
             _partition="source_partition", _offset="source_offset", _timestamp_ms="timestamp", _word=pl.lit("passed")
         )
         # What is gone from the broker is in the table all the same.
-        not_read = there.join(read, on=PLACE, how="anti").join(self._reread, on=PLACE, how="anti")
-        there = there.join(_batches_of(not_read, self._reads), on=PLACE, how="anti")
+        not_read = there.join(read, on=RECORD_ID, how="anti").join(self._reread, on=RECORD_ID, how="anti")
+        there = there.join(_batches_of(not_read, self._reads), on=RECORD_ID, how="anti")
         self._add(f"{TABLE} {sink.table}", there, outcomes=False)
-        expected_by_hour, rows_by_hour = _by_hour(_placed(read, pl.lit(""))), _by_hour(there)
+        expected_by_hour, rows_by_hour = _by_hour(_with_outcome(read, pl.lit(""))), _by_hour(there)
         for hour_ms, partition in sorted({*expected_by_hour, *rows_by_hour}):
             expected, n = expected_by_hour.get((hour_ms, partition), 0), rows_by_hour.get((hour_ms, partition), 0)
             if expected != n:
@@ -459,7 +482,7 @@ class _Count:
                 )
 
     def _over(self, evidence: StreamEvidence, repartition: Operator) -> None:
-        """Counts the rows of a hop in the streams that read it."""
+        """Counts what *repartition* handed on in the streams that read its table."""
         handed = evidence.sent(repartition.name, between(*self._span()))
         for sub, source in readers_of(self._tracer.topology, repartition.name):
             reader = self._tracer.evidence[sub.name]
@@ -472,11 +495,11 @@ class _Count:
                 self._differs(f"{source.name}: {late.height} rows of the hop are not read yet by {sub.name}")
             read = handed.filter(pl.col("batch_id") < until)
             records = self._tracer.steps.hop_records(source, hop_updates(read))
-            self._add(source.name, _placed(records, pl.lit("passed")))
+            self._add(source.name, _with_outcome(records, pl.lit("passed")))
             by_batch = read.select("batch_id", _partition="source_partition", _offset="source_offset").join_where(
                 reads, pl.col("batch_id") >= pl.col("first"), pl.col("batch_id") < pl.col("until")
             )
-            batches = by_batch.select(*PLACE, batch_id="reading").unique()
+            batches = by_batch.select(*RECORD_ID, batch_id="reading").unique()
             if records.height:
                 self._through(reader, {source.name: records}, lambda keyed, batches=batches: batches)  # type: ignore[misc]
 
@@ -503,10 +526,10 @@ class _Count:
     def _differs(self, text: str) -> None:
         self._result.differences.append(text)
 
-    def _add(self, stage: str, placed_words: pl.DataFrame, *, outcomes: bool = True) -> None:
+    def _add(self, stage: str, outcomes_of_records: pl.DataFrame, *, outcomes: bool = True) -> None:
         """Adds the counts of *stage* by hour and partition."""
         at_ms = pl.col("_timestamp_ms")
-        in_span = placed_words.filter(at_ms.is_null() | at_ms.is_between(*self._span(), closed="left"))
+        in_span = outcomes_of_records.filter(at_ms.is_null() | at_ms.is_between(*self._span(), closed="left"))
         hourly = in_span.group_by(at_ms // HOUR_MS * HOUR_MS, "_partition", "_word").len().sort("_partition", "_word")
         sums: dict[tuple[int | None, int], dict[str, int]] = {}
         for hour_ms, partition, word, n in hourly.iter_rows():
@@ -523,26 +546,26 @@ class _Count:
             )
 
 
-def _placed(rows: pl.DataFrame, word: pl.Expr) -> pl.DataFrame:
-    """Returns place and time of *rows*, with *word* as their outcome."""
-    return rows.select(*PLACE, "_timestamp_ms", word.alias("_word"))
+def _with_outcome(rows: pl.DataFrame, word: pl.Expr) -> pl.DataFrame:
+    """Returns partition, offset and time of *rows*, with their outcome *word* as `_word`."""
+    return rows.select(*RECORD_ID, "_timestamp_ms", word.alias("_word"))
 
 
-def _by_hour(placed_words: pl.DataFrame) -> dict[tuple[int, int], int]:
-    """Counts the rows of *placed_words* by hour (epoch ms) and partition."""
-    hourly = placed_words.group_by(pl.col("_timestamp_ms") // HOUR_MS * HOUR_MS, "_partition").len()
+def _by_hour(outcomes_of_records: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """Counts the rows of *outcomes_of_records* by hour (epoch ms) and partition."""
+    hourly = outcomes_of_records.group_by(pl.col("_timestamp_ms") // HOUR_MS * HOUR_MS, "_partition").len()
     return {(hour_ms, partition): n for hour_ms, partition, n in hourly.iter_rows()}
 
 
 def _batches_of(rows: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
-    """Returns partition, offset and batch of *rows*, by their *reads*."""
+    """Returns partition and offset of *rows* with the batch that read them, according to *reads*."""
     ranges = reads.select("batch_id", "until_offset", _partition="partition", _offset="from_offset").sort("_offset")
-    places = rows.select(PLACE).unique().sort("_offset")
-    answer = places.join_asof(ranges, on="_offset", by="_partition", check_sortedness=False)
-    return answer.filter(pl.col("_offset") < pl.col("until_offset")).select(*PLACE, "batch_id")
+    record_ids = rows.select(RECORD_ID).unique().sort("_offset")
+    answer = record_ids.join_asof(ranges, on="_offset", by="_partition", check_sortedness=False)
+    return answer.filter(pl.col("_offset") < pl.col("until_offset")).select(*RECORD_ID, "batch_id")
 
 
 def _held(evidence: StreamEvidence, operator: Operator) -> pl.DataFrame:
-    """Returns the places of updates that still wait at *operator*, with `_held`."""
+    """Returns partition and offset of the records whose updates still wait at *operator*, with `_held`."""
     newest = evidence.states(operator.name).unique("key", keep="last", maintain_order=True).filter("held")
-    return newest.select(_partition="source_partition", _offset="source_offset", _held=pl.lit("held")).unique(PLACE)
+    return newest.select(_partition="source_partition", _offset="source_offset", _held=pl.lit("held")).unique(RECORD_ID)

@@ -20,7 +20,7 @@ from tidemark.model.settings.intervals import instant_ms, utc
 
 Schema = Mapping[str, pl.DataType]
 MOST_LISTED = 10
-"""So many keys are listed where several fit."""
+"""If a typed text fits more than one key, so many of them are listed at most."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TypedKey:
     Attributes:
         text: what was typed.
         schema: the columns of the key, in their order.
-        windows: those that are bounds of windows: epoch ms, or timestamps in tables of sinks.
+        windows: columns of the key that are bounds of windows: epoch ms in `changes`, timestamps in tables of sinks.
         values: values of the columns that *text* names; empty if the first column cannot have it as a value.
         can_begin: True if the first column may also begin with *text*.
     """
@@ -43,7 +43,7 @@ class TypedKey:
 
     @property
     def whole(self) -> str | None:
-        """The text in `changes` of the only key that is equal; None: several keys may be, or none."""
+        """The text that `changes` has for this key; None if not all columns of the key are known."""
         if self.values.keys() != self.schema.keys():
             return None
         row = pl.DataFrame({name: [self.values[name]] for name in self.schema}, schema=dict(self.schema))
@@ -89,15 +89,20 @@ class TypedKey:
         return sorted({*_texts(rows.select(columns), self.schema).drop_nulls()})
 
     def of_key(self, key: str) -> TypedKey:
-        """Returns the whole key that has the text *key* in `changes`."""
+        """Returns the whole key whose text in `changes` is *key*."""
         row = _in_columns(pl.Series([key]), self.schema).row(0, named=True)
         return replace(self, text=key, values=row, can_begin=False)
 
     def only(self, keys: Collection[str], table: str, example: str | None) -> str:
-        """Returns the only one of *keys*, those of *table* that fit; *example* is any key that the table has.
+        """Returns the only key that fits.
+
+        Args:
+            keys: all keys of the table that fit.
+            table: name of the table, for errors.
+            example: any key of the table, for errors; None if it has no rows.
 
         Raises:
-            InvalidArgument: there is none, or there are several.
+            InvalidArgument: no key fits, or more than one does.
         """
         columns = ", ".join(self.schema)
         if not keys:
@@ -130,11 +135,12 @@ def typed_key(text: str, schema: Schema, windows: Collection[str]) -> TypedKey:
             msg = f"{', '.join(unknown)} is not in the key, which has the columns {', '.join(schema)}"
             raise InvalidArgument(msg)
         values = {
-            name: _of_field(name, value, schema[name], is_window=name in windows) for name, value in fields.items()
+            name: _column_value(name, value, schema[name], is_window=name in windows) for name, value in fields.items()
         }
         return TypedKey(text, schema, windows, values, can_begin=False)
     first, kind = next(iter(schema.items()))
-    return TypedKey(text, schema, windows, _of_text(text, first, kind, is_window=first in windows), can_begin=True)
+    values = _first_value(text, first, kind, is_window=first in windows)
+    return TypedKey(text, schema, windows, values, can_begin=True)
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -145,8 +151,14 @@ def _object(text: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _of_field(name: str, value: Any, kind: pl.DataType, *, is_window: bool) -> Any:
-    """Returns the value of a column in an object; instants of windows may be ISO 8601."""
+def _column_value(name: str, value: Any, kind: pl.DataType, *, is_window: bool) -> Any:
+    """Converts the value of a field of a JSON object to that of the column *name*, whose type is *kind*.
+
+    The bound of a window may be ISO 8601.
+
+    Raises:
+        InvalidArgument: the column cannot have this value.
+    """
     if is_window and isinstance(value, str):
         return instant_ms(value)
     wrong = f"{name} is {json.dumps(value)}, and its column has the type {kind}"
@@ -160,8 +172,8 @@ def _of_field(name: str, value: Any, kind: pl.DataType, *, is_window: bool) -> A
         raise InvalidArgument(wrong) from error
 
 
-def _of_text(text: str, name: str, kind: pl.DataType, *, is_window: bool) -> dict[str, Any]:
-    """Returns the value that *text* is of the column *name*; empty: none of its values."""
+def _first_value(text: str, name: str, kind: pl.DataType, *, is_window: bool) -> dict[str, Any]:
+    """Reads *text* as a value of the column *name*; returns it by the name, or nothing if the column cannot have it."""
     if kind == pl.Boolean() and text not in ("true", "false"):
         return {}
     try:

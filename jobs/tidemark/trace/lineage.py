@@ -1,10 +1,10 @@
-"""Finds the records that made a row, and makes it again.
+"""Finds the records that made a row of a table, and makes the row again from them alone.
 
-How it works: a row names the record that caused it, and the walk goes upstream from there. A table's row is of that
-record. A join adds the record of the version that it looked up. A row of an aggregate is of all records that its key
-(and window) still counts: those of the hop's rows that were not retracted, or those that `changes`, `suppressed` and
-`state_changes` name. Where these name batches only, the batches are read again and searched for the key. If all
-records have left the group, its row is of those that came and left last.
+How it works: a row names the record that caused it, and the walk goes upstream from there. The row of a `table` is made
+of that record. A join adds the record of the version that it looked up. A row of an aggregate is made of all records
+that its key (and window) still counts: those of an upstream's rows that were not retracted, or those that `changes`,
+`suppressed` and `state_changes` name. Where these name only batches, the batches are read again and searched for the
+key. If all records have left the group, the row is made of those that came and left last.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class RowTrace:
     """The records that made a row.
 
     Attributes:
-        table: its table, or the operator.
-        key: its key, as in `changes`.
+        table: the table of the row, or the operator.
+        key: the key of the row, as in `changes`.
         row: its columns.
         batch_id: the batch that wrote it.
-        commit: the Delta version since which it is there.
-        places: the records.
-        differences: the columns in which the row differs when it is made of these records alone; empty: none do.
+        commit: the Delta version of the table that first had the row.
+        places: the records that made it, by source, partition and offset.
+        differences: the columns in which the row is different when it is made of these records alone.
         missing: how many of the records could not be read again.
         why_missing: the reasons, a clause for each source.
     """
@@ -85,9 +85,12 @@ class RowTrace:
 
 
 def trace_row(tracer: Tracer, table: str, text: str) -> RowTrace:
-    """Returns the records that made the newest row of the key *text* in *table*.
+    """Returns the records that made the newest row of a key in *table*.
 
-    *table* is that of a sink, or an operator that judges changes. `TypedKey` says which keys *text* names.
+    Args:
+        tracer: reads records and facts of the topology.
+        table: the table of a sink, or an operator that emits on change.
+        text: the key as a person types it, see `keys`.
 
     Raises:
         InvalidArgument: there is no such table, it has no key, or *text* names none of its keys, or several.
@@ -102,7 +105,7 @@ class _Lineage:
         self._tracer, self._topology, self._steps = tracer, tracer.topology, tracer.steps
 
     def of_row(self, table: str, text: str) -> RowTrace:
-        """Returns the records of the row of the key *text*, and whether they make it."""
+        """Returns the records that made the row of the key *text*, and whether they alone make the same row."""
         sink, operator = self._target(table)
         evidence = self._evidence(operator)
         columns = self._key_of(operator)
@@ -141,10 +144,7 @@ class _Lineage:
         return self._tracer.evidence[self._topology.sub_topology_of(operator.name).name]
 
     def _target(self, table: str) -> tuple[Sink | None, Operator]:
-        """Returns the sink of *table*, and the operator before it.
-
-        None: *table* is an operator.
-        """
+        """Returns the sink with the table *table*, and the operator before it; or None and the operator *table*."""
         operators = self._topology.operators
         sinks = [o for o in operators.values() if isinstance(o, Sink) and o.table]
         for sink in sinks:
@@ -216,10 +216,15 @@ class _Lineage:
     def _made_of(
         self, operator: Operator, batch_id: int, partition: int, offset: int, key: Key | None
     ) -> Iterator[RecordPlace]:
-        """Yields the records of a result of *operator*.
+        """Yields the records that made a result of *operator*.
 
-        It is the one that *operator* sent on in a batch for the record at a place. A record that moves a row to another
-        group is the cause of two results: *key* tells which one is meant; None: both.
+        Args:
+            operator: the operator that sent the result on.
+            batch_id: the batch in which it did.
+            partition: input partition of the record that caused the result.
+            offset: offset of that record.
+            key: the key of the result. A record that moves a row to another group causes two results with different
+                keys; None means both.
         """
         path = [operator]
         while not path[-1].is_source and not isinstance(path[-1], Aggregate):
@@ -239,7 +244,7 @@ class _Lineage:
             yield from self._looked_up(join, [*reversed(path)], evidence, batch_id, partition, offset)
 
     def _flow(self, flows: tuple[str, ...], batch_id: int, partition: int, offset: int) -> str:
-        """Returns the one of *flows* from which a record came."""
+        """Returns the input, among *flows*, from which a record came."""
         for flow in flows[1:]:
             evidence = self._evidence(self._topology.operators[flow])
             if any(evidence.batch_of(name, partition, offset) == batch_id for name in self._sources(flow)):
@@ -251,7 +256,7 @@ class _Lineage:
         return [each for each in reached([name], self._topology.flows) if operators[each].is_source]
 
     def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
-        """Yields the records of rows of a hop that a batch read."""
+        """Yields the records that made the rows of an upstream which a batch read for one record."""
         upstream = self._topology.repartition(source.repartition)
         of_batch = pl.col("batch_id").is_between(*self._limits(source, batch_id))
         rows = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
@@ -260,13 +265,13 @@ class _Lineage:
             yield from self._made_of(before, number, partition, offset, (upstream.id, id_))
 
     def _limits(self, source: HopSource, batch_id: int) -> tuple[int, int]:
-        """Returns first and last batch of a hop that *batch_id* read."""
+        """Returns the first and the last batch of the upstream that the batch *batch_id* read."""
         reads = self._evidence(source).reads
         read = reads.filter(pl.col("source") == source.name, pl.col("batch_id") == batch_id)
         return (read["from_offset"].item(), read["until_offset"].item() - 1) if read.height else (0, -1)
 
     def _counted(self, aggregate: Aggregate, batch_id: int, where: pl.Expr) -> Iterator[RecordPlace]:
-        """Yields the records that results of *aggregate* in a batch count."""
+        """Yields the records that results of *aggregate* in a batch are made of."""
         evidence = self._evidence(aggregate)
         for result in evidence.sent(aggregate.name, where, pl.col("batch_id") == batch_id).iter_rows(named=True):
             source = self._topology.operators[self._sources(aggregate.name)[0]]
@@ -284,9 +289,9 @@ class _Lineage:
         return str(next(iter(values.values()))) if len(values) == 1 else json.dumps(values, separators=(",", ":"))
 
     def _counted_of_hop(self, aggregate: Aggregate, source: HopSource, result: Row) -> Iterator[RecordPlace]:
-        """Yields the records of all rows of the hop that *result* counts.
+        """Yields the records behind all rows of an upstream that *result* counts.
 
-        If it counts none, they are those that came to the group and left it last.
+        If it counts none, because all have left the group, the records that came and left last are returned.
         """
         upstream = self._topology.repartition(source.repartition)
         last = self._limits(source, result["batch_id"])[1]

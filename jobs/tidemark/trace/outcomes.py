@@ -14,7 +14,7 @@ from tidemark.model.settings.intervals import iso
 
 
 class RecordOutcome(StrEnum):
-    """Result of an update; `held` is one that still waits."""
+    """What became of an update. The words after `held` are not of the accounting: see NOT_COUNTED."""
 
     EMITTED = "emitted"
     PASSED = "passed"
@@ -36,7 +36,7 @@ COUNTED = tuple(outcome for outcome in RecordOutcome if outcome not in NOT_COUNT
 
 
 class RecordPlace(NamedTuple):
-    """Place of a record: its source, input partition and offset."""
+    """What identifies a record: its source, input partition and offset."""
 
     source: str
     partition: int
@@ -48,16 +48,16 @@ class RecordPlace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorResult:
-    """Result of one update of a record at an operator.
+    """What became of one update of a record at an operator.
 
     Attributes:
         sub_topology: the stream that runs the operator.
         operator: its name.
         kind: its kind.
-        batch_id: the batch that decided it; None: no batch did.
-        outcome: the result.
-        key: the key of the update; None: the operator has no key.
-        reason: why, for people; empty: the outcome says it.
+        batch_id: the batch that decided it; None if no batch did.
+        outcome: what became of it.
+        key: the key of the update; None if the operator has no key.
+        reason: why, as a clause for people; empty where the outcome says enough.
     """
 
     sub_topology: str
@@ -71,10 +71,11 @@ class OperatorResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """The way of a record through one stream, in one batch.
+    """The time that a record spent in one batch of a stream.
 
-    It waits from *came_at_ms* (its record time, or the commit of the stream before; None where the record time is not
-    known) until the batch starts; the rest of the time until *finished_at_ms* it queued for others, or was worked on.
+    The record waits from *came_at_ms* until the batch starts. *came_at_ms* is its record time, or the commit of the
+    stream before; None where the record time is not known. In the rest of the time until *finished_at_ms* operators
+    worked on its batch, or waited for sibling branches in the same driver (*queued_ms*).
     """
 
     sub_topology: str
@@ -86,21 +87,18 @@ class BatchTimes:
 
     @property
     def waiting_ms(self) -> int | None:
-        """How long it waited for its batch; it can be negative. None: since when is not known."""
+        """How long the record waited for its batch, which can be negative; None if it is not known since when."""
         return None if self.came_at_ms is None else self.started_at_ms - self.came_at_ms
 
     @property
     def working_ms(self) -> int:
-        """How long operators worked on its batch."""
+        """How long operators worked on the batch."""
         return self.finished_at_ms - self.started_at_ms - self.queued_ms
 
 
 @dataclass(frozen=True, kw_only=True)
 class Visible:
-    """A table that has rows of the record.
-
-    *commit* is the version of the Delta table since which it does.
-    """
+    """A table with rows that the record caused; *commit* is the first version of the Delta table that has them."""
 
     table: str
     rows: int
@@ -110,9 +108,15 @@ class Visible:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTrace:
-    """All that became of the record at *place*.
+    """All that became of one record.
 
-    *why_no_time* says why the time of a record that went through batches is not known; empty: it is known.
+    Attributes:
+        place: what identifies the record.
+        timestamp_ms: its record time, epoch ms; None if not known.
+        why_no_time: why that is not known, for a record that went through batches; empty otherwise.
+        results: what became of its updates at each operator.
+        batches: the batches that it went through.
+        visible: the tables that have rows of it.
     """
 
     place: RecordPlace

@@ -1,9 +1,10 @@
 """Follows one record through all operators of a topology.
 
-How it works: facts name the record's place wherever an update was emitted, suppressed, set aside or held. What they do
-not name follows from the record: it is read again from its topic, and each operator runs over it alone, without state.
-That gives its key, and whether a condition filtered it out. A judging operator whose update has no row superseded it.
-Rows of a hop name the place, too, so the trace continues in the stream that reads them.
+How it works: facts (the stored measurements and proofs of a stream) name partition and offset of a record wherever its
+update was emitted, suppressed, set aside or held. For what they do not name the record is read again from its topic,
+and each operator runs over it alone, without state. That gives its key, and whether a condition filtered it out. If an
+operator that emits on change has no fact about an update, a newer one had superseded it. Rows between two streams name
+the record, too, so the trace continues in the stream that reads them.
 
 Limits: records of tables and files are not read again. Where facts are gone, or a record is and the counts of its
 batch leave several outcomes, the outcome is `unknown`; nothing is guessed. A union of two sources that read the same
@@ -52,18 +53,18 @@ from tidemark.stream.updates.step import Run
 from tidemark.trace.outcomes import BatchTimes, OperatorResult, RecordOutcome, RecordPlace, RecordTrace, Visible
 
 ReadRecords = Callable[[Source, int, Collection[int]], pl.DataFrame | None]
-"""Returns parsed rows of a source at offsets of a partition.
+"""Returns parsed rows of a source at some offsets of a partition, without those that are gone.
 
-Rows that are gone are left out. None: the source cannot be read again.
+None if the source cannot be read again.
 """
 Aborted = Callable[[Source, int, Collection[int]], Collection[int]]
-"""Returns those of offsets of a partition that have a record of an aborted transaction."""
+"""Returns those of some offsets of a partition at which there is a record of an aborted transaction."""
 WhyUnread = Callable[[Source], str | None]
-"""Returns why no record of a source can be read again; None: its topic can be asked."""
+"""Returns why no record of a source can be read again; None if its topic can be asked."""
 
 
 def nothing_aborted(source: Source, partition: int, offsets: Collection[int]) -> Collection[int]:
-    """Returns that no record at *offsets* is known to be aborted."""
+    """An Aborted that knows of no aborted transaction."""
     return ()
 
 
@@ -73,13 +74,15 @@ def without_topic(source: Source) -> str | None:
 
 
 _EXACT = pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n")
-"""The condition for runs of suppressed updates of which every offset is."""
+"""The condition for runs of suppressed updates without gaps: every offset from the first to the last belongs to the
+run.
+"""
 
 
 class RecordsAgain(NamedTuple):
     """Records of a source that were read again, by outcome.
 
-    Those that *passed* are as operators read them; *places* has `partition` and `offset` of all records.
+    Records that *passed* have the columns that operators read. *places* has `partition` and `offset` of all records.
     """
 
     passed: pl.DataFrame
@@ -90,20 +93,21 @@ class RecordsAgain(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrival:
-    """Rows that an operator reads of the record, in one batch.
-
-    *records* is None where they cannot be read again.
-    """
+    """What an operator reads of the record in one batch; *records* is None where that cannot be made again."""
 
     batch_id: int
     records: pl.DataFrame | None
 
 
 class Tracer:
-    """Traces records of *topology* in the warehouse of *layout*.
+    """Traces records of a topology.
 
-    *read* reads them again, *aborted* finds those of aborted transactions, and *why_unread* says which sources cannot
-    be read again.
+    Args:
+        topology: the topology.
+        layout: paths of the warehouse.
+        read: reads records again.
+        aborted: finds records of aborted transactions.
+        why_unread: says which sources cannot be read again.
     """
 
     def __init__(
@@ -149,7 +153,10 @@ class Tracer:
     def read_again(
         self, source: Source, partition: int, offsets: Collection[int], decided_at_ms: int
     ) -> RecordsAgain | None:
-        """Returns the records of *source* at *offsets* of *partition*; None: they cannot be read again."""
+        """Returns the records of *source* at *offsets* of *partition*, or None if the source cannot be read again.
+
+        *decided_at_ms*, the decision time of their batch, is their record time in a topology of processing time.
+        """
         rows = self._read(source, partition, offsets)
         if rows is None:
             return None
@@ -172,9 +179,9 @@ class Tracer:
     def run(
         self, operator: Operator, inputs: Mapping[str, pl.DataFrame], evidence: StreamEvidence, batch_id: int
     ) -> Run:
-        """Runs *operator* over *inputs*, with no state but joined versions.
+        """Runs *operator* again over *inputs*, without state except for the versions that a join looks up.
 
-        The times are those of the batch *batch_id*.
+        Clocks and watermarks are those of the batch *batch_id*, according to *evidence*.
         """
         frames = [
             inputs[name] if name in inputs else pl.DataFrame(schema=dict(self.steps.schemas[name]))
@@ -193,7 +200,7 @@ class Tracer:
         return self.steps.run(operator, frames, Moves(), moment)
 
     def _load_versions(self, join: Join, records: pl.DataFrame, evidence: StreamEvidence, batch_id: int) -> None:
-        """Puts the versions that *records* may ask for into memory."""
+        """Loads the versions that *records* may look up into memory."""
         rows, skipped = self.versions(join, records, evidence, batch_id)
         table = self.topology.operators[join.table or ""]
         versions = self.steps.memory.versions
@@ -203,9 +210,9 @@ class Tracer:
     def versions(
         self, join: Join, records: pl.DataFrame, evidence: StreamEvidence, batch_id: int
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Returns updates of the table of *join* up to a batch.
+        """Returns the emitted and the suppressed updates, up to a batch, of the table that *join* looks up.
 
-        They are emitted and suppressed ones, of the keys that *records* ask for.
+        Only updates of the keys that *records* look up are returned.
         """
         table = self.topology.operators[join.table or ""]
         columns = {of_table: pl.col(column) for column, of_table in join.on.items()}
@@ -257,10 +264,7 @@ class _RecordWalk:
         self._trace.results.append(result)
 
     def _at_source(self, evidence: StreamEvidence) -> list[Arrival]:
-        """Adds what became of the record at its source.
-
-        Returns what the operators downstream read of it.
-        """
+        """Adds what became of the record at its source, and returns what the operators downstream read of it."""
         source, (name, partition, offset) = self._source, self._place
         batch_id = evidence.batch_of(name, partition, offset)
         if batch_id is None:
@@ -299,9 +303,9 @@ class _RecordWalk:
         return bool(bad or late)
 
     def _passed(self, evidence: StreamEvidence, batch_id: int, rows: RecordsAgain | None) -> list[Arrival]:
-        """Adds whether the source sent the record on, read again as *rows*.
+        """Adds whether the source sent the record on, and returns what the operators downstream read of it.
 
-        Returns what the operators downstream read of it.
+        *rows* is the record read again; None if it is gone.
         """
         source, counts = self._source, evidence.counts(batch_id, self._source.name)
         outcome, reason = RecordOutcome.PASSED, ""
@@ -347,7 +351,7 @@ class _RecordWalk:
         return self._tracer.why_gone(self._source)
 
     def _first_named(self, evidence: StreamEvidence, where: pl.Expr, *, after: str) -> int | None:
-        """Returns the first batch whose facts name the record after *after*."""
+        """Returns the first batch in which facts of an operator downstream of *after* name the record, or None."""
         batches: list[int] = []
         for operator in evidence.stream.sub.operators:
             if operator.name == after or after not in reached([operator.name], self._topology.flows):
@@ -369,9 +373,9 @@ class _RecordWalk:
         return (pl.col("source_partition") == self._place.partition) & (first <= offset) & (last >= offset)
 
     def _through(self, sub: SubTopology, arrived: dict[str, list[Arrival]], came_at_ms: int | None) -> None:
-        """Follows the record through the operators of *sub*, and then through hops.
+        """Follows the record through the operators of *sub*, and then into the streams that read its results.
 
-        *arrived* has what each source hands on; the record came at *came_at_ms*.
+        *arrived* has what each source hands on. The record came at *came_at_ms*, None if that is not known.
         """
         evidence = self._tracer.evidence[sub.name]
         batches: dict[int, list[str]] = {}
@@ -402,7 +406,7 @@ class _RecordWalk:
     def _at(self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: Arrival) -> list[Arrival]:
         """Adds what became of *arrival* at *operator*, and returns its results."""
         if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
-            return self._taken_in_again(evidence, operator, arrival)
+            return self._reopened(evidence, operator, arrival)
         run = None
         if isinstance(operator, Sink):
             return self._at_sink(evidence, operator, arrival)
@@ -412,8 +416,8 @@ class _RecordWalk:
             return _Judged(self, evidence, operator, arrival, run).results()
         return self._plain(evidence, operator, arrival, run)
 
-    def _taken_in_again(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival) -> list[Arrival]:
-        """Adds the outcome of a late record in a reopened window."""
+    def _reopened(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival) -> list[Arrival]:
+        """Adds the outcome of a late record that came in again because its window was reopened."""
         if not isinstance(operator, Aggregate):
             return []
         later = pl.col("batch_id") > arrival.batch_id
@@ -422,11 +426,11 @@ class _RecordWalk:
         batches = [rows["batch_id"][0] for rows in named if rows.height]
         if not batches:
             return []
-        # Alone, the record would be late once more: facts have its keys.
+        # Run again alone, the record would be late once more, so its keys are read from facts.
         return _Judged(self, evidence, operator, Arrival(min(batches), None), None).results()
 
     def _plain(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None) -> list[Arrival]:
-        """Follows the record through an operator that judges no changes."""
+        """Follows the record through an operator that does not emit on change."""
         counts = evidence.counts(arrival.batch_id, operator.name)
         rows = run.output if run else None
         outcome, reason = RecordOutcome.PASSED, ""
@@ -445,7 +449,7 @@ class _RecordWalk:
         return [Arrival(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
 
     def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: Arrival) -> list[Arrival]:
-        """Adds that *sink* handed the record on, and the version."""
+        """Adds that *sink* handed the record on, and the version of its table that first has it."""
         reason = f"sent to the topic {sink.topic}" if sink.topic else f"written to {sink.table}"
         if sink.table:
             rows = self._rows_of_sink(evidence, sink, pl.col("batch_id") == arrival.batch_id)
@@ -467,7 +471,7 @@ class _RecordWalk:
         return evidence.sent(operator.name, self._is_it, pl.col("batch_id") == batch_id)
 
     def _over(self, evidence: StreamEvidence, repartition: Repartition, arrival: Arrival, finished_at_ms: int) -> None:
-        """Follows the record over a hop into the streams that read it."""
+        """Follows the record into the streams that read what *repartition* wrote."""
         rows = self._handed_rows(evidence, repartition, arrival.batch_id)
         for sub, source in readers_of(self._topology, repartition.name):
             reader = self._tracer.evidence[sub.name]
@@ -482,24 +486,27 @@ class _RecordWalk:
             records = self._steps.hop_records(source, hop_updates(rows)) if rows.height else None
             self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
 
-    def _way(self, name: str) -> list[str]:
-        """Returns *name* and the operators before it in its stream."""
+    def _path(self, name: str) -> list[str]:
+        """Returns *name* and the operators before it through which the record came."""
         flows = self._topology.operators[name].flows
-        own = [each for each in flows if self._source.name in reached([each], self._topology.flows)] or [*flows]
-        return [name, *(self._way(own[0]) if own else [])]
+        of_record = [flow for flow in flows if self._source.name in reached([flow], self._topology.flows)] or [*flows]
+        return [name, *(self._path(of_record[0]) if of_record else [])]
 
     def _times(
         self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None
     ) -> BatchTimes:
-        """Returns the times of a batch that the record went through."""
-        batch, own = evidence.work(batch_id), pl.col("operator").is_in([*names])
+        """Returns the times of a batch that the record went through, at the operators *names*."""
+        batch, is_named = evidence.work(batch_id), pl.col("operator").is_in([*names])
         clocks = (
-            evidence.clocks(batch_id).filter(own).group_by("operator").agg(pl.col("finished_at", "queued_ms").max())
+            evidence.clocks(batch_id)
+            .filter(is_named)
+            .group_by("operator")
+            .agg(pl.col("finished_at", "queued_ms").max())
         )
         queued: dict[str, int] = dict(clocks.select("operator", "queued_ms").iter_rows())
         last = clocks.sort("finished_at", "operator").tail(1)
         # Branches wait for each other, so only waits on the way to the last result are parts of the time.
-        way = self._way(last["operator"].item()) if last.height else []
+        way = self._path(last["operator"].item()) if last.height else []
         # A source's wait includes that of the batch; without rows of latency only that one is known.
         queued_ms = sum(queued.get(name, 0) for name in way) if way else batch["queued_ms"] or 0
         finished_ms = last["finished_at"].item() if last.height else batch["finished_at"]
@@ -515,9 +522,14 @@ class _RecordWalk:
 
 
 class _Judged:
-    """Finds the outcomes of *arrival* at an operator that judges updates.
+    """Finds what became of the updates of one record at an operator that emits on change.
 
-    *run* is the operator alone over the record; None: its content is unknown.
+    Args:
+        walk: follows the record.
+        evidence: the facts of the operator's stream.
+        operator: the operator.
+        arrival: what it reads of the record.
+        run: what it makes of that when it runs again; None if the record's content is unknown.
     """
 
     def __init__(
@@ -557,11 +569,11 @@ class _Judged:
         self._walk._add_result(self._evidence, self._operator, batch_id, outcome, reason, key)
 
     def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Returns *rows* with the key that the operator judges by."""
+        """Returns *rows* with the key by which the operator compares updates: of a repartition that is its `id`."""
         return rows.drop("key").rename({"id": "key"}) if self._operator.hop_table else rows
 
     def _keys(self) -> set[str] | None:
-        """Returns the keys of the record's updates; None: its content is unknown."""
+        """Returns the keys of the record's updates, or None if its content is unknown."""
         if self._run is None:
             return None
         rows = self._run.rows
@@ -581,9 +593,9 @@ class _Judged:
         return self._operator.windows is not None and self._operator.windows.shape is Shape.SESSION
 
     def _sessions(self, alone: Collection[str]) -> set[str]:
-        """Returns the keys of sessions that include the record.
+        """Returns the keys of the sessions that include the record.
 
-        *alone* are those of sessions of the record only.
+        *alone* are the keys of the sessions that the record would make without any other.
         """
         assert self._run is not None
         groups = {_group(key) for key in alone}
@@ -597,7 +609,7 @@ class _Judged:
         return {last[-1]} if last else {*alone}
 
     def _exact_runs(self) -> pl.DataFrame:
-        """Returns the runs of which every offset is."""
+        """Returns the runs of suppressed updates without gaps, which surely include the record."""
         return self._skipped.filter(_EXACT)
 
     def _without_key(self) -> list[Arrival]:
@@ -610,7 +622,7 @@ class _Judged:
         return []
 
     def _of_key(self, key: str) -> list[Arrival]:
-        """Adds the outcome of *key*, and returns the records sent on."""
+        """Adds the outcome of the record's update of *key*, and returns the records that were sent on for it."""
         sent = self._sent.filter(pl.col("key") == key)
         if sent.height:
             batch_id = sent["batch_id"][0]
@@ -633,7 +645,7 @@ class _Judged:
         """Returns the records of *key* for readers, from rows *sent*."""
         name = self._operator.name
         if self._operator.hop_table:
-            return None  # its reader takes the rows of the hop
+            return None  # the stream that reads the table of a repartition reads its rows
         schema = self._walk._steps.schemas[name]
         if self._run is not None and self._run.asserted.width and not isinstance(self._operator, Aggregate):
             rows = self._run.asserted.filter(pl.col("_key") == key)
@@ -687,7 +699,7 @@ class _Judged:
 
 
 def readers_of(topology: Topology, repartition: str) -> Iterator[tuple[SubTopology, HopSource]]:
-    """Yields the streams that read the hop of *repartition*, with their ends."""
+    """Yields the streams that read what *repartition* writes, each with the source that does."""
     for sub in topology.sub_topologies:
         for source in sub.hops_read:
             if source.repartition == repartition:
@@ -719,9 +731,9 @@ def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.D
 
 
 def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[RecordOutcome, str]:
-    """Returns the only outcome that a batch had at an operator.
+    """Returns the only outcome that records of a batch had at an operator, according to its *counts*.
 
-    With none or several it is unknown, for the reason *otherwise*.
+    Where the batch had none or several, the outcome is unknown, for the reason *otherwise*.
     """
     # What waits, or waited of something that began anew, is no outcome of a record that the batch read.
     words = [word for word in counts if word not in {"held_after", "dropped"}]

@@ -1,8 +1,8 @@
 """Aggregates one batch, given the states of the keys that it touches.
 
 A state row has the key columns, WINDOW where there are windows, the columns of the aggregate functions, and the meta
-columns. `_key` is the key with the window start, `_timestamp_ms` is the newest record time that it includes, and it is
-`_repeated` if all that it includes is.
+columns. `_key` is the key with the window start. `_timestamp_ms` is the newest record time that the state includes, and
+`_repeated` is true if all of its records are repeated.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tidemark.model.settings.windows import Shape, Windows
 
 _ALMOST = 1 - 1e-6
 _GROWING = ("_timestamp_ms", "_newest_ms")
-"""Times of which a state has the largest."""
+"""Columns of time: merged states have the largest."""
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """The kernel of *operator*, whose *functions* read records with *schema*."""
+    """Aggregates records with the columns *schema* by the *functions* of *operator*."""
 
     operator: Aggregate
     functions: Sequence[AggregateFunction]
@@ -47,10 +47,7 @@ class Aggregation:
         return {**columns, **META_SCHEMA}
 
     def states_of(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Returns a state row for each of *records*.
-
-        Records have WINDOW where there are windows.
-        """
+        """Returns a state row for each single record; records have WINDOW where there are windows."""
         columns: dict[str, pl.Expr | pl.Series] = {}
         for function in self.functions:
             columns |= function.of_rows(records)
@@ -59,10 +56,10 @@ class Aggregation:
         return keyed.with_columns(_deleted=pl.lit(value=False)).select(self.state_schema.keys())
 
     def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:
-        """Merges each group of *states* into one state row.
+        """Merges each group of *states*, which have equal values of *by*, into one state row.
 
-        It has the place of the group's last record and its latest times. A result that waits came with its newest
-        record, and one that does not with its last.
+        The row has partition and offset of the group's last record, and its latest times. `_read` is that of the newest
+        record where results wait to be sent, and otherwise that of the last one.
         """
         others = {by, *_GROWING, "_repeated", "_read", *WINDOW}
         plain = [c for c in self.state_schema if not c.startswith("@") and c not in others]
@@ -82,11 +79,11 @@ class Aggregation:
         return merged.with_columns(**settled)
 
     def results(self, states: pl.DataFrame) -> pl.DataFrame:
-        """Returns *states* with the aggregates by name."""
+        """Returns *states* with a column for the result of each function."""
         return states.with_columns(**{f.name: f.result() for f in self.functions})
 
     def problems(self, results: pl.DataFrame) -> pl.Series:
-        """Returns the problem of each of *results*; null: none."""
+        """Returns why each of *results* is unusable, such as a sum beyond its type; null for a usable one."""
         problems = [pl.lit(None, pl.String)]
         for name, limit in self._limits.items():
             # Without values a result is null, too.
@@ -95,27 +92,28 @@ class Aggregation:
         return results.select(pl.coalesce(problems)).to_series()
 
     def refusals(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.Series:
-        """Returns why each of *states* cannot be added to those of its key before it; null: it can be.
+        """Returns why each of *states* cannot be added to those of its key before it, or null where it can.
 
-        They are added one after the other to the *earlier* states of their keys. One that would give a result that does
-        not fit is left out, also for those after it.
+        The states are added one after the other to the *earlier* states of their keys. A state with which the result
+        would not fit its type is skipped, and the states after it are added to the sum without it.
         """
         none = pl.Series([None], dtype=pl.String).new_from_index(0, states.height)
         if not self.may_not_fit:
             return none
-        both = pl.concat([earlier, states])
+        in_order = pl.concat([earlier, states])
         # Only the states of keys with a result that may not fit are gone through one by one.
-        is_doubtful = self.doubtful(both, pl.col("_key"))
-        rows, keys = is_doubtful.arg_true(), both["_key"].filter(is_doubtful)
-        added = {name: both.filter(is_doubtful).select(limit.addends).rows() for name, limit in self._limits.items()}
+        is_doubtful = self.doubtful(in_order, pl.col("_key"))
+        rows, keys = is_doubtful.arg_true(), in_order["_key"].filter(is_doubtful)
+        doubtful = in_order.filter(is_doubtful)
+        addends = {name: doubtful.select(limit.addends).rows() for name, limit in self._limits.items()}
         reasons: dict[int, str] = {}
         totals: dict[tuple[str, str], list[int]] = {}
-        for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        for number, (row, key) in enumerate(zip(rows, keys, strict=True)):
             after: dict[tuple[str, str], list[int]] = {}
             wrong: list[str] = []
             for name, limit in self._limits.items():
                 before = totals.get((key, name), [0] * len(limit.addends))
-                after[key, name] = [sum(pair) for pair in zip(before, added[name][place], strict=True)]
+                after[key, name] = [sum(pair) for pair in zip(before, addends[name][number], strict=True)]
                 if not limit.fits(after[key, name]):
                     wrong.append(_problem_of(name, limit))
             if wrong and row >= earlier.height:
@@ -130,7 +128,9 @@ class Aggregation:
         return bool(self._limits)
 
     def doubtful(self, states: pl.DataFrame, by: pl.Expr) -> pl.Series:
-        """Returns True for each of *states* if a result of some of those with equal *by* may not fit."""
+        """Returns True for each of *states* whose group, of equal *by*, may have a result that does not
+        fit its type.
+        """
         # No sum of some numbers is larger than that of all of them without their signs.
         sizes = states.select(by.alias("_by"), **{name: limit.size for name, limit in self._limits.items()})
         totals = sizes.select(pl.all().exclude("_by").sum().over("_by"))
@@ -144,23 +144,21 @@ class Aggregation:
         return {function.name: function.limit for function in self.functions if function.limit is not None}
 
     def running(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
-        """Returns *states* with the aggregates after each of them.
-
-        They build on the *earlier* states of their keys.
-        """
-        both = pl.concat([earlier, states])
+        """Returns *states* with the results after each of them, which include the *earlier* states of its key."""
+        in_order = pl.concat([earlier, states])
         growing = [*_GROWING, *(("window_end",) if self.operator.windows else ())]
         so_far = pl.col(growing).cum_max().over("_key")
         values = pl.col([limit.values for limit in self._limits.values()]).cum_sum().over("_key")
-        results = {function.name: function.running(both) for function in self.functions}
-        return both.with_columns(so_far, values, **results).slice(earlier.height)
+        results = {function.name: function.running(in_order) for function in self.functions}
+        return in_order.with_columns(so_far, values, **results).slice(earlier.height)
 
     def assigned(
         self, records: pl.DataFrame, closed_ms: int | None, stay_closed: Sequence[tuple[int, int]] = ()
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Splits *records* into those in open windows and those in none.
+        """Splits *records* into those in open windows, once for each window, and those whose windows are all closed.
 
-        Not for sessions. A window is open if it ends after *closed_ms* and is not in *stay_closed* (start and end).
+        Sessions are not assigned here. A window is open if it ends after *closed_ms* and is not among *stay_closed*,
+        windows as (start, end) that were closed before time was set back.
         """
         windows = self.operator.windows
         if windows is None or windows.shape is Shape.SESSION:
@@ -172,9 +170,9 @@ class Aggregation:
         return _assigned(rows, records)
 
     def reopened(self, late: pl.DataFrame, forgotten_ms: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Splits *late* records into those in windows with kept states, and others.
+        """Splits *late* records into those in windows whose states are still kept, and others.
 
-        The windows may be closed.
+        The windows may be closed. States of windows that end by *forgotten_ms* were removed.
         """
         assert self.operator.windows is not None
         rows = in_windows(late.with_row_index("_row"), self.operator.windows)
@@ -194,18 +192,18 @@ def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, 
 def in_open_sessions(
     kernel: Aggregation, windows: Windows, open_states: pl.DataFrame, records: pl.DataFrame, closed_ms: int | None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Finds the session of each of *records* without merging, where it can.
+    """Finds the session of each of *records*, for the keys of which no two sessions have to be merged.
 
-    Returns the records with their sessions, and the records of the other keys, for `merged_sessions`. It can where the
-    records of a key are in order and none is before the start of the key's newest session: then no two sessions merge,
-    and each record continues the newest one or opens another.
+    These are the keys whose records are in order, with none before the start of the key's newest session: each record
+    then continues the newest session or opens another. Returns the records of these keys with their sessions, and the
+    records of all other keys, for `merged_sessions`.
 
     Args:
         kernel: the aggregation.
         windows: its sessions.
         open_states: states of the open sessions of these keys.
         records: the records of the batch.
-        closed_ms: sessions that end by then are closed; None: none is.
+        closed_ms: sessions that end by then are closed; None before any is.
     """
     group = key_text(kernel.operator.key, records.schema)
     newest = (
@@ -216,7 +214,6 @@ def in_open_sessions(
     rows = records.with_columns(_group=group, window_end=at + windows.size_ms)
     rows = rows.join(newest, on="_group", how="left", maintain_order="left", nulls_equal=True)
     before = at.shift().over("_group")
-    # Where the records of a key are in order and none is before the start of its newest session, no two sessions merge.
     # A record alone in a session that would be closed is left to `merged_sessions`.
     orderly = (at >= pl.coalesce(before, "_newest_start", at)) & ~ends_by(closed_ms)
     rows = rows.with_columns(
@@ -232,7 +229,7 @@ def in_open_sessions(
 
 
 def with_session(records: pl.DataFrame, windows: Windows) -> pl.DataFrame:
-    """Returns *records* with the session that each would be if it was the only one."""
+    """Returns *records* with the session that each would make alone: from its time until the gap after it."""
     end = pl.col("_timestamp_ms") + windows.size_ms
     return records.with_columns(window_start="_timestamp_ms", window_end=end)
 
@@ -242,8 +239,8 @@ class Sessions:
     """The effect of some records on the sessions of their keys.
 
     Attributes:
-        moved: states of the sessions that took a record, in the order in which they did.
-        gone: states that became part of another session, under their old keys, at the time of the new one.
+        moved: states of the sessions that got a record, in the order of their last records.
+        gone: states of sessions that were merged into another one, under their old keys and at the time of the merger.
         late: records whose session had closed.
     """
 
@@ -269,13 +266,13 @@ def merged_sessions(
     reach = pl.col("window_end").cum_max().shift().over("_group")
     states = states.with_columns(_session=(pl.col("window_start") > reach).fill_null(value=True).cum_sum()).sort("_row")
     whole = kernel.merged(states, by="_session").with_columns(_key=key_text(kernel.key, states.schema))
-    parts = states.group_by("_session").agg(pl.col("_new").any(), last=pl.col("_row").max())
-    whole = whole.join(parts, on="_session").filter("_new").sort("last")
+    members = states.group_by("_session").agg(pl.col("_new").any(), last=pl.col("_row").max())
+    whole = whole.join(members, on="_session").filter("_new").sort("last")
     closed = whole.filter(ends_by(closed_ms))
     moved = whole.join(closed, on="_session", how="anti", maintain_order="left")
-    place = ("_partition", "_offset", "_task", *_GROWING, "_repeated", "_read")
-    at = moved.select("_session", *place, _into="_key")
-    gone = states.filter(~pl.col("_new")).drop(place).join(at, on="_session")
+    cause = ("_partition", "_offset", "_task", *_GROWING, "_repeated", "_read")
+    mergers = moved.select("_session", *cause, _into="_key")
+    gone = states.filter(~pl.col("_new")).drop(cause).join(mergers, on="_session")
     # A session that is closed when all its records are in takes none of them.
     late = states.filter("_new").join(closed, on="_session", how="semi")["_row"].sort() - open_states.height
     columns = list(kernel.state_schema)

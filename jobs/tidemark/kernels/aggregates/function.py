@@ -1,4 +1,4 @@
-"""The interface of an aggregate function: state columns, merge and result."""
+"""The interface of an aggregate function: the columns of its state, how states are merged, and its result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import INSTANT
 
 OLD = "_old"
-"""The columns that an update replaces, as a struct, to be retracted.
+"""Column of an update with the columns of the value that it replaces, as a struct, which an aggregate retracts.
 
-Null if it replaces nothing.
+Null for an update that replaces nothing.
 """
 KEY = "_key"
 
@@ -25,12 +25,12 @@ class Limit:
     """The limit of a function whose results may not fit their type.
 
     Attributes:
-        problem: what is wrong with a result that does not fit, and what to do.
-        addends: the integers of a state whose sums over all states decide whether the result fits.
-        fits: takes these sums and returns True if the result fits.
-        size: the absolute total of a state, as a double.
+        problem: what is wrong with a result that does not fit, and what to do, for the person who reads it.
+        addends: integers of a state, whose sums over all states of a key decide whether the result fits.
+        fits: returns True if the result with these sums fits.
+        size: the absolute value of a state's total, as a double.
         most: a result surely fits if the sizes of its states add up to less than this.
-        values: the column of state with the number of values.
+        values: the column of the state with the number of values.
     """
 
     problem: str
@@ -68,13 +68,13 @@ class AggregateFunction(ABC):
 
     @property
     def state(self) -> str:
-        """Name of its column of state."""
+        """The name of its state's column, or the beginning of the names if there are several."""
         return f"@{self.name}"
 
     @property
     @abstractmethod
     def schema(self) -> Mapping[str, pl.DataType]:
-        """Its columns of state."""
+        """The columns of its state."""
 
     @abstractmethod
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
@@ -85,9 +85,9 @@ class AggregateFunction(ABC):
         """Returns the state of a group of state rows."""
 
     def settled(self, states: pl.DataFrame) -> dict[str, pl.Series]:
-        """Returns columns of merged *states* in their canonical form.
+        """Returns those columns of merged *states* that have several forms, in the one form that equal states share.
 
-        They are written anew, so that equal states are equal bytes.
+        Equal states are then equal bytes. Most functions have no such columns.
         """
         return {}
 
@@ -97,12 +97,9 @@ class AggregateFunction(ABC):
 
     @property
     def limit(self) -> Limit | None:
-        """The limit of its results; None: all of them fit their type."""
+        """The limit of its results; None if all results fit their type."""
         return None
 
     @abstractmethod
     def running(self, states: pl.DataFrame) -> pl.Series:
-        """Returns the result after each of *states*.
-
-        Each is merged with all states before it that have the same `_key`.
-        """
+        """Returns the result after each of *states*, merged with all states before it that have the same `_key`."""

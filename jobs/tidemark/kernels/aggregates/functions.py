@@ -1,8 +1,8 @@
 """The aggregate functions, each with a mergeable state.
 
-A state row has the columns of every aggregate. Merging the states of some rows gives the state of all of them, in any
-order: of values from one instant `first` and `last` use the record's partition and offset. Sums are exact (`sums.py`).
-`running` gives the result after each row. Nulls count in `count(*)` alone.
+A state row has the columns of every aggregate. States may be merged in any order, with the same result: sums are exact
+(`sums.py`), and among values from one instant `first` and `last` choose by the record's partition and offset. Only
+`count(*)` counts nulls.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ class Count(AggregateFunction):
 
 
 def exact_sum(name: str, column: str, kind: pl.DataType) -> ExactSum:
-    """Returns sum(column), null without values.
-
-    It is a double for doubles, a decimal for decimals, else a 64-bit integer.
-    """
+    """Returns sum(column): a double for doubles, a decimal for decimals, else a 64-bit integer; null without values."""
     if kind.is_float():
         return DoubleSum(name, column, kind)
     return (DecimalSum if kind.is_decimal() else WholeSum)(name, column, kind)
@@ -126,7 +123,7 @@ class DecimalAverage(Average):
 
     @property
     def _digits(self) -> int:
-        """How many more digits the average has behind the point than the values."""
+        """How many more digits behind the point the average has than the values."""
         return self._type.scale - self.sum.decimal.scale
 
     @property
@@ -209,10 +206,10 @@ class EndpointFunction(AggregateFunction):
     earliest: bool
 
     @property
-    def _place(self) -> dict[str, str]:
-        """Columns of the state, each with the column of a record.
+    def _order(self) -> dict[str, str]:
+        """The columns of the state by which values are ordered, each with the column of a record that it has.
 
-        They are the record's time and its place in its topic.
+        These are the time, the partition and the offset of the record.
         """
         return {
             f"{self.state}@at": "_timestamp_ms",
@@ -223,26 +220,26 @@ class EndpointFunction(AggregateFunction):
     @property
     @override
     def schema(self) -> Mapping[str, pl.DataType]:
-        return {self.state: self.kind, **{c: META_SCHEMA[of] for c, of in self._place.items()}}
+        return {self.state: self.kind, **{c: META_SCHEMA[of] for c, of in self._order.items()}}
 
     @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
-        # A record without a value is no first or last one, so its place must not win.
+        # A record without a value is neither first nor last, so its time must not win.
         has_value = pl.col(self.column).is_not_null()
-        return {self.state: pl.col(self.column), **{c: pl.when(has_value).then(of) for c, of in self._place.items()}}
+        return {self.state: pl.col(self.column), **{c: pl.when(has_value).then(of) for c, of in self._order.items()}}
 
     @override
     def merged(self) -> dict[str, pl.Expr]:
         # Values without a time are null: they sort to the other end, so that they are never chosen.
         in_order: dict[str, pl.Expr] = {}
         for column in self.schema:
-            in_order[column] = pl.col(column).sort_by(*self._place, nulls_last=self.earliest, maintain_order=True)
+            in_order[column] = pl.col(column).sort_by(*self._order, nulls_last=self.earliest, maintain_order=True)
         return {c: rows.first() if self.earliest else rows.last() for c, rows in in_order.items()}
 
     @override
     def running(self, states: pl.DataFrame) -> pl.Series:
-        has_time = pl.col(next(iter(self._place))).is_not_null()
-        ranked = states.with_columns(_rank=pl.when(has_time).then(places_in_order(states, [*self._place])))
+        has_time = pl.col(next(iter(self._order))).is_not_null()
+        ranked = states.with_columns(_rank=pl.when(has_time).then(ranks(states, [*self._order])))
         rank = pl.col("_rank")
         # `over` at the end applies to the whole expression: ranks are compared within a key.
         so_far = (rank.cum_min() if self.earliest else rank.cum_max()).forward_fill().shift(1)
@@ -251,8 +248,8 @@ class EndpointFunction(AggregateFunction):
         return ranked.select(winner.forward_fill().over(KEY)).to_series()
 
 
-def places_in_order(rows: pl.DataFrame, by: Sequence[str]) -> pl.Series:
-    """Returns the rank of each row in the order of columns *by*."""
+def ranks(rows: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """Returns the rank of each row, from 0, in the order of the columns *by*."""
     in_order = rows.select(by).with_row_index("_row").sort(by, maintain_order=True).with_row_index("_rank")
     return in_order.sort("_row")["_rank"]
 
@@ -315,11 +312,11 @@ class ApproxDistinct(AggregateFunction):
         items = states.select(KEY, item=self.state).with_row_index("row").explode("item").drop_nulls("item")
         rank, register = pl.col("item") % 64, pl.col("item") // 64
         highest = items.with_columns(register=register).with_columns(
-            now=rank.cum_max().over(KEY, "register"), was=rank.cum_max().shift(1).over(KEY, "register")
+            now=rank.cum_max().over(KEY, "register"), before=rank.cum_max().shift(1).over(KEY, "register")
         )
         moved = highest.group_by("row").agg(
-            filled=pl.col("was").is_null().sum(),
-            weight=(0.5 ** pl.col("now")).sum() - (0.5 ** pl.col("was")).fill_null(0.0).sum(),
+            filled=pl.col("before").is_null().sum(),
+            weight=(0.5 ** pl.col("now")).sum() - (0.5 ** pl.col("before")).fill_null(0.0).sum(),
         )
         so_far = states.select(KEY).with_row_index("row").join(moved, on="row", how="left", maintain_order="left")
         sums = so_far.select(
@@ -344,7 +341,11 @@ class ApproxDistinct(AggregateFunction):
 def aggregate_functions(
     calls: Mapping[str, tuple[str, str]], schema: Mapping[str, pl.DataType]
 ) -> tuple[AggregateFunction, ...]:
-    """Returns the functions that *calls* name, over records with *schema*.
+    """Returns the functions of an aggregate over records with *schema*.
+
+    Args:
+        calls: function and column, such as ("sum", "price"), by the name of the result.
+        schema: the columns of the records.
 
     Raises:
         InvalidArgument: a column is unknown.

@@ -21,13 +21,12 @@ from tidemark.kernels.columns.exact import PARTS, Sums
 from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 _ODD = ("nan", "inf", "-inf")
-"""Doubles that are counted instead of added."""
+"""Doubles that are counted instead of added: NaN and the infinities."""
 
 
 class ExactSum(AggregateFunction):
-    """The sum of a column, null without values.
-
-    `@n` has the number of values, beside the columns of the total.
+    """The sum of a column, null without values. Its state has the columns of the total, and `@n`, the
+    number of values.
     """
 
     of_numbers = True
@@ -40,7 +39,7 @@ class ExactSum(AggregateFunction):
     @property
     @abstractmethod
     def total_schema(self) -> Mapping[str, pl.DataType]:
-        """The columns of state of the total."""
+        """The columns of the total in a state."""
 
     @abstractmethod
     def totals_of_rows(self, rows: pl.DataFrame) -> Mapping[str, pl.Expr | pl.Series]:
@@ -56,10 +55,7 @@ class ExactSum(AggregateFunction):
 
     @abstractmethod
     def running_total(self, states: pl.DataFrame) -> pl.Series:
-        """Returns the total after each of *states*.
-
-        Each includes all states before it of the same `_key`.
-        """
+        """Returns the total after each of *states*, which includes all states before it of the same `_key`."""
 
     def as_double(self) -> pl.Expr:
         """Returns the total of a state row as the nearest double."""
@@ -95,10 +91,9 @@ class ExactSum(AggregateFunction):
 
 
 class WholeSum(ExactSum):
-    """The sum of integers.
+    """The sum of integers, in 128 bits: `@low` + `@high` · 2^64.
 
-    `@low` has its low 64 bits, `@high` how many times 2^64 is added to that. Its result is a 64-bit integer; null where
-    that cannot hold it.
+    The result is a 64-bit integer, null where the sum is beyond 64 bits.
     """
 
     @property
@@ -168,11 +163,10 @@ def _fits_64_bits(totals: Sequence[int]) -> bool:
 
 
 class DecimalSum(ExactSum):
-    """The sum of decimals of one type, a decimal of Spark's type for it.
+    """The sum of decimals of one type, a decimal of the type that Spark gives such a sum.
 
-    Unscaled decimals are summed as integers. `@low` has the low 64 bits, as a decimal, `@high` how many times 2^64 is
-    added to its digits: decimals of 38 digits fill 128 bits, and their sums need more. The result is null where its
-    type cannot hold it.
+    Decimals are summed as integers without their point, which are `@low` + `@high` · 2^64: decimals of 38 digits fill
+    128 bits, and their sums need more. The result is null where its type cannot hold it.
     """
 
     @property
@@ -247,10 +241,10 @@ class DecimalSum(ExactSum):
 
 
 class DoubleSum(ExactSum):
-    """The sum of doubles.
+    """The sum of doubles, rounded once, or NaN or an infinity if these are among the values.
 
-    `@parts` has its expansion, `@odd` how many of each of _ODD are in it, null for none. Its result is the sum rounded
-    once, or NaN or an infinity if these are among the values.
+    `@parts` has the exact sum of finite values as an expansion (`exact.py`), and `@odd` the numbers of NaN, ∞ and −∞ in
+    it, null if there are none.
     """
 
     @property
@@ -300,7 +294,7 @@ class DoubleSum(ExactSum):
         return _with_odd(Sums.of(states[self._parts]).rounded(), self._counts(states))
 
     def _counts(self, states: pl.DataFrame) -> pl.DataFrame:
-        """Returns how many of each of _ODD are in each of *states*."""
+        """Returns how many NaN, ∞ and −∞ are in each of *states*."""
         listed = states[self._odd]
         if not (listed.list.len() > 0).any():
             return pl.DataFrame({name: np.zeros(len(listed), np.int64) for name in _ODD})
@@ -310,7 +304,7 @@ class DoubleSum(ExactSum):
 
 
 def _new_and_old(rows: pl.DataFrame, column: str, kind: pl.DataType) -> tuple[pl.Expr, pl.Expr]:
-    """Returns the values of *column* that *rows* add and retract; null: none."""
+    """Returns the value of *column* that each row adds, and the one that it retracts; null for none."""
     new = pl.when(~pl.col("_deleted")).then(pl.col(column)).cast(kind)
     old = pl.col(OLD).struct.field(column).cast(kind) if OLD in rows.columns else pl.lit(None, kind)
     return new, old
@@ -322,8 +316,8 @@ def _finite(*values: pl.Expr) -> pl.Expr:
 
 
 def _odd(new: pl.Expr, old: pl.Expr) -> pl.Expr:
-    """Returns how many of _ODD are added less those retracted; null: none."""
-    counts = [added - gone for added, gone in zip(_flags(new), _flags(old), strict=True)]
+    """Returns how many NaN, ∞ and −∞ each row adds, minus those that it retracts; null if all are 0."""
+    counts = [added - retracted for added, retracted in zip(_flags(new), _flags(old), strict=True)]
     return pl.when(pl.any_horizontal(count != 0 for count in counts)).then(pl.concat_list(counts))
 
 

@@ -43,12 +43,17 @@ _LISTED = pl.struct(pl.col("bucket").cast(pl.Int32()), pl.col("n").cast(pl.Int64
 
 
 def statistics(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Returns STATISTICS by *by*, in that order, of *latencies* by *by* and bucket."""
+    """Returns STATISTICS for each group of equal *by*, sorted by it; *latencies* has a row for each
+    group and bucket.
+    """
     return latencies.lazy().group_by(by).agg(*_OF_COUNTS).sort(by).collect()
 
 
 def in_lists(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Returns STATISTICS and `buckets` by *by*, in that order, of *latencies* by *by* and bucket."""
+    """Returns STATISTICS and the list `buckets` for each group of equal *by*, sorted by it.
+
+    *latencies* has a row for each group and bucket.
+    """
     # Each step at once: to plan them together takes three times as long as to carry them out for a small batch.
     return latencies.sort("bucket").group_by(by).agg(*_OF_COUNTS, _LISTED).sort(by)
 
@@ -64,9 +69,13 @@ def merged(
     *others: pl.Expr,
     engine: Literal["in-memory", "streaming"] = "in-memory",
 ) -> pl.DataFrame:
-    """Merges rows of *latencies*, which have STATISTICS and `buckets`, with the same *by*.
+    """Merges rows of equal *by* into one.
 
-    *others* are aggregates of more columns. The streaming engine is for more rows than fit into memory.
+    Args:
+        latencies: rows with STATISTICS and the list `buckets`.
+        by: the columns that rows have in common.
+        others: aggregates of further columns.
+        engine: the streaming engine is for more rows than fit into memory.
     """
     extremes = pl.min("min_ms"), pl.max("max_ms")
     statistics = latencies.group_by(by).agg(pl.sum("n", "sum_ms", "negative_n"), *extremes, *others)

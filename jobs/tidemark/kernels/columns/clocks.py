@@ -6,10 +6,9 @@ import polars as pl
 
 
 def on_one_clock(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with one clock offset per host and window.
+    """Returns *rows* of one topology's `operator_windows` with one clock offset for each host and window.
 
-    *rows* are of one topology's `operator_windows`, instants as epoch ms. The offset is the estimate with the smallest
-    error. The columns are the same.
+    Each host's offset is its estimate with the smallest error. Instants are epoch ms, and the columns stay the same.
     """
     # 2^62 is above every error: an estimate without a bound loses to all others.
     window, skew, error = ("window_start", "window_end"), pl.col("skew_ms"), pl.col("skew_error_ms").fill_null(2**62)

@@ -19,28 +19,19 @@ import polars as pl
 import pyarrow as pa
 
 PARTS = pl.List(pl.Float64())
-"""The type of an expansion.
-
-As an argument any list of finite doubles will do; its exact sum counts.
-"""
+"""The type of an expansion. Functions here accept any list of finite doubles in its place, and use its exact sum."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS, _MASK = 32, np.int64(2**32 - 1)
 _LOWEST = -1073 - 53
-"""The power of two of the lowest bit of limb 0.
-
-It is that of the lowest double, were its mantissa full.
-"""
+"""The power of two of the lowest bit of limb 0: that of the smallest double, as if it had a full mantissa."""
 _MAX = np.finfo(np.float64).max
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Several sums, one per column of *limbs*.
-
-    The lowest limb comes first; row 0 is the limb number *base*.
-    """
+    """Several exact sums, one for each column of *limbs*; row 0 is the limb number *base*, the lowest of all."""
 
     limbs: Array
     base: int
@@ -50,17 +41,17 @@ class Sums:
         """Returns the sum of each list of *parts*; 0 for null."""
         lengths = parts.list.len().fill_null(0).to_numpy()
         values = parts.explode(empty_as_null=False, keep_nulls=False).to_numpy()
-        at, piece, places = _pieces(values, np.repeat(np.arange(len(lengths)), lengths))
-        if not len(at):
+        number, piece, sums = _pieces(values, np.repeat(np.arange(len(lengths)), lengths))
+        if not len(number):
             return cls(np.zeros((1, len(lengths)), np.int64), 0)
-        base, top = int(at.min()), int(at.max()) + 1  # one more limb, for the carry
+        base, top = int(number.min()), int(number.max()) + 1  # one more limb, for the carry
         limbs = np.zeros((top - base + 1, len(lengths)), np.int64)
         # add.at adds all pieces that fall into one limb; `limbs[…] += piece` would add one of them.
-        np.add.at(limbs.reshape(-1), (at - base) * len(lengths) + places, piece)
+        np.add.at(limbs.reshape(-1), (number - base) * len(lengths) + sums, piece)
         return cls(limbs, base)
 
     def running(self, key: pl.Series) -> Sums:
-        """Returns the sum up to each one, within the same *key*."""
+        """Returns, for each sum, the total of all sums up to it that have the same *key*."""
         frame = pl.DataFrame([pl.Series(str(number), limb) for number, limb in enumerate(_carried(self.limbs))])
         along = frame.select(pl.all().cum_sum().over(key))
         return Sums(np.stack([along[name].to_numpy() for name in frame.columns]), self.base)
@@ -100,8 +91,8 @@ class Sums:
             nearest, windows, limbs = nearest[some], windows[some], limbs[:, some]
             values.append(nearest)
             owners.append(windows)
-            at, piece, places = _pieces(-nearest, np.arange(len(windows)))
-            np.add.at(limbs, (at - self.base, places), piece)
+            number, piece, columns = _pieces(-nearest, np.arange(len(windows)))
+            np.add.at(limbs, (number - self.base, columns), piece)
         owner = np.concatenate(owners)
         order = np.argsort(owner, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=count))])
@@ -109,10 +100,11 @@ class Sums:
         return pl.Series(lists, dtype=PARTS)
 
 
-def _pieces(values: Array, places: Array) -> tuple[Array, Array, Array]:
-    """Splits *values* into limbs.
+def _pieces(values: Array, sums: Array) -> tuple[Array, Array, Array]:
+    """Splits each double into the limbs that its mantissa covers.
 
-    Returns for each piece the number of its limb, the piece, and its value's place of *places*.
+    *sums* has the number of the sum that each value belongs to. Returns for each piece the number of its limb, the
+    piece, and the number of its sum.
     """
     fraction, exponent = np.frexp(values)
     mantissa = np.ldexp(np.abs(fraction), 53).astype(np.uint64)
@@ -124,7 +116,7 @@ def _pieces(values: Array, places: Array) -> tuple[Array, Array, Array]:
     pieces = np.stack([(mantissa << shift) & mask, rest & mask, rest >> np.uint64(_BITS)]).astype(np.int64)
     number, value = np.nonzero(pieces)
     piece = pieces[number, value]
-    return first[value] + number, np.where(values[value] < 0, -piece, piece), places[value]
+    return first[value] + number, np.where(values[value] < 0, -piece, piece), sums[value]
 
 
 def _carried(limbs: Array) -> Array:

@@ -1,6 +1,5 @@
-"""Places keys in shards by a published hash.
-
-The result is the same in every process, on every host and in every version.
+"""Assigns keys to shards by a published hash, which is the same in every process, on every host and in
+every version.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def shard_of(texts: pl.Series, shards: int) -> pl.Series:
-    """Returns the shard of each of *texts*.
-
-    It is the last 8 bytes of its MD5 as a little-endian number, modulo *shards*.
-    """
+    """Returns the shard of each of *texts*: the last 8 bytes of its MD5 as a little-endian number, modulo *shards*."""
     rows = texts.rename("text").to_frame().with_row_index("row")
     with _database().cursor() as connection:
         connection.register("rows", rows.to_arrow())

@@ -8,9 +8,9 @@ from tidemark.semantics.quantiles import DIGITS, MEDIAN
 
 
 def rank(n: pl.Expr, q: float) -> pl.Expr:
-    """Returns the place of the *q*-quantile of *n* lengths, counted from 0 in ascending order."""
-    place = (n * q).round(DIGITS).ceil().cast(pl.Int64()) - 1
-    return place.clip(0)
+    """Returns the index of the *q*-quantile among *n* lengths in ascending order, from 0."""
+    index = (n * q).round(DIGITS).ceil().cast(pl.Int64()) - 1
+    return index.clip(0)
 
 
 def quantile_of(lengths: pl.Expr, q: float) -> pl.Expr:

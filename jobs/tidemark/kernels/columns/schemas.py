@@ -110,13 +110,13 @@ def instants(ms: str | pl.Expr) -> pl.Expr:
 
 
 def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]], **same: object) -> pa.Table:
-    """Returns *rows* in the form of *table*, with *same* in every row.
+    """Returns *rows* with the Arrow schema of *table*, and with the columns *same*, which are equal in every row.
 
     Columns are in the table's order, and epoch ms become timestamps, also in lists of structs. A missing column or
     field is null.
 
     Raises:
-        KeyError: the table does not have a column.
+        KeyError: *rows* have a column or a field that the table does not have.
     """
     # Types come from all rows: a column may be null in the first hundred.
     frame = pl.DataFrame(rows, infer_schema_length=None)

@@ -11,10 +11,7 @@ MOST_RUNS = 1_000
 
 
 def split(rows: pl.DataFrame, chosen: pl.Expr) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Returns the *chosen* ones of *rows*, and the others.
-
-    Null chooses nothing.
-    """
+    """Returns the rows for which *chosen* is true, and those for which it is false or null."""
     is_chosen = rows.select(_chosen=chosen.fill_null(value=False)).to_series()
     # In almost every batch all rows are on one side.
     if is_chosen.all():

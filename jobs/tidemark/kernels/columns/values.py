@@ -52,9 +52,9 @@ def field_text(column: str, kind: pl.DataType) -> pl.Expr:
 
 
 def with_one_zero(value: pl.Expr, kind: object) -> pl.Expr | None:
-    """Returns *value* of the type *kind* with 0.0 for −0.0, which equals it and has another text.
+    """Returns *value*, of the type *kind*, with 0.0 in place of −0.0; None if the type has no floats.
 
-    None: there are no floats in it.
+    The two zeros are equal, but have different texts.
     """
     match kind:
         case pl.Float32() | pl.Float64():
@@ -92,12 +92,7 @@ def key_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Ex
 
 
 def key_value(text: str, kind: pl.DataType) -> pl.Expr:
-    """Reads a single-column key back from the column *text*.
-
-    Its column is of *kind*.
-
-    It is the inverse of `key_text`.
-    """
+    """Reads the key of one column, of the type *kind*, from the column *text*: the inverse of `key_text`."""
     written = pl.col(text)
     if kind == pl.Boolean():
         return written == "true"
@@ -119,10 +114,7 @@ def key_columns(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, pl.Ex
 
 
 def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """Reads the JSON objects of column *text* as a struct with *schema*.
-
-    It is the inverse of `value_text`; null for null.
-    """
+    """Reads the JSON objects of column *text* as a struct with *schema*: the inverse of `value_text`."""
     read = {name: _written(kind) for name, kind in schema.items()}
     decoded = pl.col(text).str.json_decode(pl.Struct(read))
     at = [_instant(pl.field(name)).alias(name) for name, kind in schema.items() if kind == INSTANT]

@@ -1,7 +1,4 @@
-"""Finds times outside of the years 1 to 9999, infinities among them.
-
-ISO 8601 text has no others.
-"""
+"""Finds times outside of the years 1 to 9999, and infinite ones, which ISO 8601 text cannot express."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ _PER_DAY = {"ms": 86_400_000, "us": 86_400_000_000}
 
 
 def beyond_years(frame: pl.DataFrame) -> pl.DataFrame:
-    """Returns True for each value outside these years.
-
-    There is a column for each column of *frame* with dates or times.
-    """
+    """Returns a column for each column of *frame* with dates or times, true where a value is outside these years."""
     columns: list[pl.Expr] = []
     for name, kind in frame.schema.items():
         beyond = _beyond(pl.col(name), kind)
@@ -41,9 +35,8 @@ def _beyond(value: pl.Expr, kind: object) -> pl.Expr | None:
             one = _beyond(pl.element(), inner)
             return None if one is None else value.list.eval(one).list.any()
         case pl.Struct():
-            parts = [_beyond(value.struct.field(name), inner) for name, inner in kind.to_schema().items()]
-            own = present(parts)
-            return pl.any_horizontal(own) if own else None
+            fields = present(_beyond(value.struct.field(name), inner) for name, inner in kind.to_schema().items())
+            return pl.any_horizontal(fields) if fields else None
     return None
 
 

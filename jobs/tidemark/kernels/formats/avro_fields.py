@@ -54,9 +54,10 @@ _WIDER = {frozenset({"int", "bigint"}): "bigint", frozenset({"float", "double"})
 
 
 def avro_types(schema: str, paths: Iterable[str] = (), referenced: tuple[str, ...] = ()) -> dict[str, str]:
-    """Returns the type of each field of *schema*, and of those at *paths* inside records, as Spark names it.
+    """Returns the type of each field of *schema*, and of those at *paths* inside records, by Spark's name.
 
-    Where Spark has no name for it, it is Avro's. *referenced* are the schemas of types that *schema* does not define.
+    A type that Spark does not have gets Avro's name. *referenced* are the schemas of types that *schema* uses without
+    defining them.
     """
     return dict(_types(schema, tuple(paths), referenced))
 
@@ -101,12 +102,10 @@ def avro_fields(
     referenced: tuple[str, ...] = (),
     limits: RecordLimits = DEFAULT_LIMITS,
 ) -> Fields:
-    """Reads the fields of *values*, each the bytes of a record.
-
-    Null for null.
+    """Reads the declared fields of records.
 
     Args:
-        values: the records.
+        values: the bytes of each record; a null record has null fields.
         words: the declared types by path.
         schema: Avro schema of the records.
         time: the path of the event time, which may be in a text.
@@ -144,7 +143,16 @@ def avro_fields(
 def _column(
     path: str, values: list[Any], word: str, unit: str, refused: dict[int, RecordUnreadable], *, is_time: bool
 ) -> pl.Series:
-    """Returns *values* of the field at *path* as a column; its instants are epoch numbers in *unit*, or texts."""
+    """Returns the values of one field as a column.
+
+    Args:
+        path: the path of the field.
+        values: its values.
+        word: its declared type.
+        unit: unit of its instants, if these are numbers: millis, micros or nanos.
+        refused: gets the records whose value does not fit, by row.
+        is_time: the field is the event time, which may also be a text.
+    """
     is_text = is_time and any(isinstance(value, str) for value in values)
     if word == "timestamp":
         return time_texts(path, values, refused) if is_text else _instants(path, values, unit, refused)
@@ -157,7 +165,7 @@ def _column(
 def _decoder(
     schema: str, referenced: tuple[str, ...], instants: tuple[str, ...], limits: RecordLimits
 ) -> Callable[[bytes], dict[str, Any]]:
-    """Returns what decodes a record of *schema*, with *instants* as numbers."""
+    """Returns a function that decodes a record of *schema*, with the fields *instants* as numbers."""
     named: dict[str, Any] = {}
     for text in referenced:
         fastavro.parse_schema(limited_decimals(json.loads(text), limits.max_digits), named)
@@ -174,9 +182,10 @@ def _decoder(
 
 
 def _converted(types: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str, Callable[[Any], Any]]:
-    """Returns, by the path of a field, the function that gives its value the declared type, where one is needed.
+    """Returns, by the path of a field, a function that converts its value to the declared type, where that is needed.
 
-    A `string` of another type of Avro becomes text, a decimal a double, and an instant inside a record epoch µs.
+    For a `string` the value of another type becomes text; for a `double` a decimal becomes the nearest one; an instant
+    inside a record becomes epoch µs.
     """
     conversions: dict[str, Callable[[Any], Any]] = {}
     for path, word in words.items():
@@ -191,7 +200,7 @@ def _converted(types: Mapping[str, str], words: Mapping[str, str]) -> Mapping[st
 
 
 def _epoch_us(value: datetime | int) -> int:
-    """Returns an instant as epoch µs; fastavro has those in ns as numbers, and local ones without a zone."""
+    """Returns an instant as epoch µs; fastavro reads one in ns as a number, and a local one without a zone."""
     if isinstance(value, int):
         return value // 1_000
     at = value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -214,9 +223,10 @@ def _read(
 
 
 def _others(record: Mapping[str, Any], declared: Collection[str]) -> str | None:
-    """Returns the fields of *record* that are not *declared* and have a value, as JSON.
+    """Returns the fields of *record* that are not *declared* and have a value, as JSON, or None without any.
 
-    Raises RecordUnreadable.
+    Raises:
+        RecordUnreadable: a text is not UTF-8.
     """
     others = {name: value for name, value in record.items() if name not in declared and value is not None}
     try:
@@ -226,9 +236,9 @@ def _others(record: Mapping[str, Any], declared: Collection[str]) -> str | None:
 
 
 def _instants(name: str, numbers: list[int | None], unit: str, refused: dict[int, RecordUnreadable]) -> pl.Series:
-    """Returns epoch *numbers* of the field *name*, rounded down, as instants.
+    """Returns the epoch *numbers* of the field *name*, in *unit*, as instants, rounded down to µs.
 
-    Rows with one outside of the years 1 to 9999 are added to *refused*.
+    Rows with an instant outside of the years 1 to 9999 are added to *refused*.
     """
     us = [None if n is None else n // 1_000 if unit == "nanos" else n * _US[unit] for n in numbers]
     # Numbers beyond 64 bits cannot be in a column, and lie outside of the years anyway.
@@ -250,7 +260,7 @@ def _units(schema: str) -> dict[str, str]:
 
 
 def _with_numbers(schema: str, names: Sequence[str]) -> Any:
-    """Returns *schema* with the instants *names* as the numbers that are written."""
+    """Returns *schema* in which the instants *names* are plain numbers, as they are written."""
     parsed = json.loads(schema)
     for field in parsed["fields"]:
         if field["name"] in names:

@@ -1,13 +1,14 @@
 """Bounds the work of decoding a record in Avro.
 
-fastavro decodes a record in a time that follows from its bytes, with three exceptions. Each is met before or within the
-decoder, because nothing can be done afterwards:
+fastavro decodes a record in a time that is proportional to its bytes, with three exceptions. Each must be caught before
+or while the record is decoded, because afterwards it is too late:
 
 * A type that contains itself: the decoder calls itself for each level without a limit, and ends the process.
 * A list of items without bytes, such as nulls: the bytes say how many there are, and the decoder makes as many.
 * A decimal: an integer becomes one in quadratic time.
 
-So the bytes of records are walked first where their schema has one of the first two. Decimals are made here.
+So where a schema has one of the first two, the bytes of records are walked through before they are decoded. Decimals
+are made here.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ _ENDS = "the record ends too early"
 
 @dataclass(eq=False)
 class _Type:
-    """A type of a schema, with the types of its *parts*.
+    """A type of a schema.
 
-    They are the fields of a record, the branches of a union, the item of a list, and of a map its entry, which has a
-    text and a value. *size* is the number of bytes; None: at least one, and the bytes say how many. *levels* are those
-    of records, lists and maps inside each other, where the type does not contain itself.
+    Attributes:
+        kind: Avro's name of the type, or `entry` for an entry of a map.
+        parts: the types inside it: the fields of a record, the branches of a union, the item of a list, the entry of a
+            map, or the key and the value of an entry.
+        size: the number of bytes of a value; None if it has at least one, and the bytes say how many.
+        levels: how many levels of records, lists and maps it has, if it does not contain itself.
     """
 
     kind: str
@@ -52,10 +56,10 @@ class _Type:
 
 
 def check_of(parsed: Any, named: Mapping[str, Any], limits: RecordLimits) -> Callable[[bytes], None] | None:
-    """Returns what raises an error for the bytes of a record that the decoder must not read.
+    """Returns a function that raises an error for a record that the decoder must not read.
 
-    They are beyond *limits*, or end too early. None where no record of the schema *parsed* can be. *named* are all of
-    its types that have names.
+    Such a record is beyond *limits*, or ends too early. None if no record of the schema *parsed* can be beyond them.
+    *named* has the types of the schema that have names.
     """
     types = _Types(named)
     root = types.of(parsed)
@@ -65,14 +69,14 @@ def check_of(parsed: Any, named: Mapping[str, Any], limits: RecordLimits) -> Cal
 
 
 class _Types:
-    """Makes the types of a schema whose types *named* have names."""
+    """Makes the types of a schema; *named* has those with names."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named, self._made, self._open = named, dict[str, _Type](), set[str]()
         self.contains_itself = self.has_empty_items = False
 
     def of(self, schema: Any) -> _Type:
-        """Returns the type of the parsed *schema*; one with a name is the same each time."""
+        """Returns the type of the parsed *schema*; for a type with a name always the same object."""
         if isinstance(schema, list):
             return _Type("union", [self.of(branch) for branch in schema])
         kind = schema["type"] if isinstance(schema, dict) else schema
@@ -139,7 +143,10 @@ def _walk(value: bytes, *, root: _Type, limits: RecordLimits) -> None:
 
 
 def _read(value: bytes, at: int, of: _Type) -> tuple[int, list[_Type]]:
-    """Returns where what follows the value of a type at *at* begins, and the types that are read there first."""
+    """Reads the beginning of a value at the position *at*: its size, its branch or its number.
+
+    Returns the position behind that, and the types of the parts that follow there.
+    """
     if of.size is not None:
         return at + of.size, []
     match of.kind:
@@ -157,7 +164,7 @@ def _read(value: bytes, at: int, of: _Type) -> tuple[int, list[_Type]]:
 
 
 def _block(value: bytes, at: int) -> tuple[int, int]:
-    """Returns how many items the block at *at* has, and where they begin."""
+    """Returns how many items the block at the position *at* has, and the position of the first."""
     count, at = _varint(value, at)
     if count >= 0:
         return count, at
@@ -167,7 +174,10 @@ def _block(value: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(value: bytes, at: int, *, most: int | None = None) -> tuple[int, int]:
-    """Returns the zigzag varint at *at*, and the place after it; raises an error unless it is within 0 and *most*."""
+    """Returns the zigzag varint at the position *at*, and the position behind it.
+
+    Raises an error if *most* is given and the number is not within 0 and *most*.
+    """
     number = shift = 0
     while True:
         if at >= len(value):
@@ -188,7 +198,9 @@ def _varint(value: bytes, at: int, *, most: int | None = None) -> tuple[int, int
 
 
 def limited_decimals(schema: Any, max_digits: int) -> Any:
-    """Returns *schema*, parsed JSON, with decimals that have at most *max_digits* digits."""
+    """Returns *schema*, parsed JSON, in which decimals are read by `_read_decimal`, with *max_digits*
+    digits at most.
+    """
     if isinstance(schema, list):
         return [limited_decimals(each, max_digits) for each in schema]
     if not isinstance(schema, dict):

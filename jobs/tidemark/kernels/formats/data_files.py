@@ -38,10 +38,7 @@ from tidemark.model.settings.declared_fields import digits_of, integer_digits, o
 
 MALFORMED_CSV = "malformed_csv"
 MOST_BYTES = 1_000_000_000
-"""The most bytes of a file once it is decompressed.
-
-A few bytes may expand to more than the memory of a driver.
-"""
+"""Most bytes of a file once it is decompressed: a few bytes may expand to more than the memory of a driver."""
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _NOT_READ = frozenset({".xz", ".lz4", ".snappy", ".deflate", ".zip", ".z", ".7z", ".lzo", ".br"})
 """Suffixes of compressed files that are not read."""
@@ -231,7 +228,7 @@ def _wrong_rows(wrong: Mapping[int, bytes], columns: int) -> pl.DataFrame:
 
 
 def _typed_texts(cells: pl.DataFrame, source: Source) -> pl.DataFrame:
-    """Returns rows of the *cells* of CSV, bytes by column, typed as *source* declares."""
+    """Returns the rows of CSV whose *cells* are bytes by column, with the types that *source* declares."""
     texts = cells.select(texts_of(column).alias(column.name) for column in cells.iter_columns())
     columns = {path: steps(path)[0] for path in source.types_of_fields}
     kept = texts.columns if source.other_fields else [*columns.values()]
@@ -245,7 +242,7 @@ def _typed_texts(cells: pl.DataFrame, source: Source) -> pl.DataFrame:
 
 
 def _with_replacements(cells: pl.Series, texts: pl.Series) -> pl.Series:
-    """Returns *texts*, with the *cells* that are not UTF-8 as far as they are."""
+    """Returns *texts* in which *cells* that are not UTF-8 have a replacement character for each wrong byte."""
     lost = (cells.is_not_null() & texts.is_null()).arg_true()
     if lost.is_empty():
         return texts
@@ -383,10 +380,10 @@ def _rows(
     """Returns the rows of a file.
 
     Args:
-        written: all of its columns, each value as JSON.
-        typed: by the path of a declared field, its values as declared.
-        is_there: by that path, True where the field has a value.
-        undecoded: by column, True where it is not UTF-8.
+        written: all columns of the file, each value as JSON.
+        typed: by the path of a declared field, its values with the declared type, null where they do not fit.
+        is_there: by that path, True where the file has a value.
+        undecoded: by column, True where the value is not UTF-8.
         source: declares the fields.
     """
     columns = {column: typed[path].alias(column) for column, path in source.field_of.items()}
@@ -408,7 +405,7 @@ def _rows(
 
 
 def _marked(reasons: pl.DataFrame, holds: pl.Series, reason: str, detail: pl.Expr) -> pl.DataFrame:
-    """Returns *reasons*, with *reason* where it *holds*."""
+    """Returns *reasons* in which rows for which *holds* is true have *reason* and *detail*."""
     if not holds.any():
         return reasons
     return reasons.with_columns(
@@ -418,9 +415,9 @@ def _marked(reasons: pl.DataFrame, holds: pl.Series, reason: str, detail: pl.Exp
 
 
 def _objects(written: pl.DataFrame, names: Sequence[str], *, empty: str | None) -> pl.Series:
-    """Returns the columns *names* of *written*, which are JSON, as JSON objects without null fields.
+    """Returns the columns *names* of *written*, which have JSON, as one JSON object per row without null fields.
 
-    A row is *empty* where all are null.
+    A row in which all of them are null gets the text *empty*.
     """
     fields = [pl.concat_str(pl.lit(f",{json.dumps(name)}:"), name).fill_null("") for name in names]
     joined = pl.concat_str(fields) if fields else pl.lit("")

@@ -17,10 +17,10 @@ _FITTING = {
     "double": {"int", "float", "double"},
     "timestamp": {"timestamp"},
 }
-"""By declared type, the types whose values fit; of decimals see `fits_digits`.
+"""By declared type, the types whose values fit; for decimals see `fits_digits`.
 
-An unsigned number above 2^63 − 1 makes its record wrong_type. A decimal becomes the nearest double. A `string` has the
-text of any value.
+An unsigned number above 2^63 − 1 makes its record wrong_type. For a `double` a decimal becomes the nearest one. A
+`string` accepts any value, as text.
 """
 _DIGITS_OF_INTEGERS = {
     **{word: integer_digits(bits) for word, bits in {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}.items()},
@@ -43,9 +43,10 @@ def misfits_of_schema(source: Source) -> list[str]:
 
 
 def misfits(types: Mapping[str, str], words: Mapping[str, str], time: str | None = None) -> list[str]:
-    """Returns a phrase for each field of *words* with another type.
+    """Returns a phrase for each declared field whose type in the schema does not fit.
 
-    A field that the schema does not have is null, as in JSON.
+    A field that the schema does not have fits: it is null, as in JSON.
+
 
     Args:
         types: the types of the schema by path of a field.
@@ -74,7 +75,8 @@ def _fits(kind: str, word: str) -> bool:
 
 
 def number_digits(kind: str) -> tuple[int, int]:
-    """Returns precision and scale of the numbers of the type *kind*; a precision of 0 if they are not exact, or none.
+    """Returns precision and scale of the numbers of the type *kind*; (0, 0) if these are not exact, or no numbers.
+
 
     >>> number_digits("decimal(9,2)"), number_digits("int"), number_digits("double")
     ((9, 2), (10, 0), (0, 0))
@@ -83,9 +85,10 @@ def number_digits(kind: str) -> tuple[int, int]:
 
 
 def fits_digits(of_schema: tuple[int, int], word: str) -> bool:
-    """Returns True if each number with this precision and scale fits *word*, a decimal.
+    """Returns True if every number with the precision and scale *of_schema* fits the decimal *word*.
 
-    A precision of 0 is that of no number.
+    A precision of 0, which is that of other types, never fits.
+
 
     >>> fits_digits((9, 2), "decimal(12,2)"), fits_digits((12, 0), "decimal(12,2)"), fits_digits((0, 0), "decimal(1,0)")
     (True, False, False)

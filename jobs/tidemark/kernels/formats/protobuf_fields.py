@@ -65,7 +65,7 @@ _WRAPPED = frozenset(
 )
 """Messages with one field, `value`, which is null where they are absent."""
 _OF_ONE_TEXT = frozenset(f"google.protobuf.{name}" for name in ("Timestamp", "Duration", "FieldMask"))
-"""Messages that are a text in JSON."""
+"""Messages that JSON has as a text."""
 _WELL_KNOWN = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 _MOST = 2**63 - 1
 Get = Callable[[Any], Any]
@@ -78,7 +78,13 @@ class InvalidDescriptors(ValueError):
 
 @dataclass(frozen=True)
 class _Decoder:
-    """A message's class, and one that accepts bytes that are not UTF-8."""
+    """Decodes messages of one type.
+
+    Attributes:
+        descriptor: the type.
+        decode: decodes a message.
+        decode_any_text: does so also if a text in it is not UTF-8.
+    """
 
     descriptor: Descriptor
     decode: Callable[[bytes], Any]
@@ -152,15 +158,13 @@ def protobuf_fields(
     others: bool = False,
     limits: RecordLimits = DEFAULT_LIMITS,
 ) -> Fields:
-    """Reads the fields of *values*, each the bytes of a *message*.
-
-    Null for null.
+    """Reads the declared fields of records.
 
     Args:
-        values: the records.
+        values: the bytes of each record, a message; a null record has null fields.
         words: the declared types by path.
         descriptors: a FileDescriptorSet that has the message.
-        message: its full name.
+        message: the full name of the message.
         time: the path of the event time, which may be in a text.
         others: keep the fields that are not declared, too. A message of which only fields inside are declared is kept.
         limits: what a record may hold.
@@ -230,7 +234,7 @@ def _decoded(decoder: _Decoder, value: bytes) -> Any:
 
 
 def _inside(fields: Sequence[FieldDescriptor], word: str, plain: _Plain) -> Get:
-    """Returns what reads the last of *fields*, each of which is inside the one before, as *word*."""
+    """Returns a function that reads the last of *fields*, each inside the one before, as the declared type *word*."""
     *outer, last = fields
     get = _getter(last, word, plain)
     for field in reversed(outer):
@@ -243,7 +247,7 @@ def _in_message(name: str, get: Get) -> Get:
 
 
 def _getter(field: FieldDescriptor, word: str, plain: _Plain) -> Get:
-    """Returns what reads *field*, declared as *word*, from a message; *plain* makes texts of messages."""
+    """Returns a function that reads *field*, declared as *word*, from a message; *plain* converts values to texts."""
     name, convert = field.name, _conversion(field, word, plain)
     # On the wire an absent list is the same as an empty one, and an absent plain field of proto3 as its default.
     if field.is_repeated or not field.has_presence:
@@ -300,9 +304,9 @@ def _epoch_us(value: Any) -> int:
 
 
 class _Plain:
-    """Makes of values of fields what JSON has for them, which may have *max_depth* levels.
+    """Converts values of fields to what JSON has for them, with *max_depth* levels at most.
 
-    What a field needs is found out once, because a record may have very many messages of one type.
+    How a field is converted is found out once, because a record may have very many messages of one type.
     """
 
     def __init__(self, max_depth: int) -> None:
@@ -310,7 +314,7 @@ class _Plain:
         self._of_messages: dict[str, list[_Field]] = {}
 
     def text_of(self, field: FieldDescriptor) -> Get:
-        """Returns what makes a text of a value of *field*."""
+        """Returns a function that converts a value of *field* to text."""
         convert = self._of(field)
 
         def text(value: Any) -> str | None:
@@ -323,7 +327,9 @@ class _Plain:
         return text
 
     def json_of(self, fields: Iterable[FieldDescriptor]) -> Get:
-        """Returns what makes of a message a JSON object of its *fields*; None where it has none of them."""
+        """Returns a function that converts a message to a JSON object of its *fields*, or None if it has
+        none of them.
+        """
         of_fields = [self._field(field) for field in fields]
 
         def json(message: Any) -> str | None:
@@ -349,7 +355,7 @@ class _Plain:
         return _Field(field.name, field.has_presence, field.is_repeated, self._of(field))
 
     def _of(self, field: FieldDescriptor) -> Get:
-        """Returns what makes a *field*'s value plain."""
+        """Returns a function that converts a value of *field* to what JSON has for it."""
         if not field.is_repeated:
             return self._of_one(field)
         of_map = field.message_type if field.type == FieldDescriptor.TYPE_MESSAGE else None
@@ -405,7 +411,7 @@ class _Plain:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a message, with what makes its value *plain*."""
+    """A field of a message; `plain` converts its value to what JSON has for it."""
 
     name: str
     has_presence: bool

@@ -1,8 +1,8 @@
 """Samples the fields of records, with their types.
 
-At most SAMPLE records of each partition are looked at, whatever is declared: a batch pays for these alone. Records in
-JSON have types of JSON; those with a schema of a registry have the types of their schema. What no parser reads is in no
-sample.
+At most SAMPLE records of each partition are looked at, so that sampling costs a batch little. Records in JSON have
+types of JSON; those with a schema of a registry have the types of their schema. A record that no parser reads is not
+sampled.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _parse = msgspec.json.Decoder().decode
 
 
 def sampled_types(raw: pl.DataFrame, source: Source, schemas: Mapping[int, WrittenSchema]) -> pl.Series:
-    """Returns the types of the fields of sampled rows.
+    """Returns the types of the fields of each sampled row as a JSON object, and null for the other rows.
 
-    They are JSON objects; null for the other rows. *schemas* are those of the registry of *source*, by id.
+    *schemas* are the schemas of the registry of *source*, by id.
     """
-    places = [*_places(raw["partition"])] if source.is_watched else []
-    values = raw["value"].gather(places)
+    sampled = [*_sampled_rows(raw["partition"])] if source.is_watched else []
+    values = raw["value"].gather(sampled)
     types: Iterable[Mapping[str, str] | None]
     if source.names_schemas:
         types = _types_by_schema(values, source, schemas)
     else:
         declared = outermost(source.types_of_values)
         types = _json_types(values if source.registry is None else values.bin.slice(HEAD), declared)
-    return texts_at(dict(zip(places, _texts(types), strict=True)), raw.height)
+    return texts_at(dict(zip(sampled, _texts(types), strict=True)), raw.height)
 
 
 def _texts(types: Iterable[Mapping[str, str] | None]) -> Iterator[str | None]:
@@ -83,8 +83,8 @@ def field_sample(sampled: pl.Series) -> FieldSample:
     return FieldSample(records, fields)
 
 
-def _places(partitions: pl.Series) -> Iterator[int]:
-    """Yields the rows to sample, evenly over those of each partition."""
+def _sampled_rows(partitions: pl.Series) -> Iterator[int]:
+    """Yields the numbers of the rows to sample, evenly over those of each partition."""
     start = 0
     # A partition's rows follow one another, as Spark reads them.
     for length in partitions.rle().struct.field("len"):
@@ -100,7 +100,7 @@ def _json_types(values: Iterable[bytes | None], declared: Collection[str]) -> It
         try:
             record = None if value is None else _parse(value)
         except Exception:
-            # Whatever the parser of records makes of it, it is in no sample.
+            # Whatever the parser of records makes of it, the record is not sampled.
             record = None
         if not isinstance(record, dict):
             yield None

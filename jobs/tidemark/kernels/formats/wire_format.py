@@ -30,7 +30,7 @@ HEAD = 5
 """Bytes of the magic byte and the id."""
 _KINDS: Mapping[str, SchemaKind] = {Format.AVRO: SchemaKind.AVRO, Format.PROTOBUF: SchemaKind.PROTOBUF}
 _INDEXES_AT_MOST = 32
-"""Longest accepted place of a message; messages are not nested as deep."""
+"""Most indexes of a message in its schema; messages are not nested as deep."""
 FIRST_MESSAGE = (0,)
 _MOST_ID = 2**31 - 1
 """Ids are signed in this format, and never negative.
@@ -72,9 +72,9 @@ def ids_needed(values: pl.Series, source: Source) -> set[int]:
 
 
 def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
-    """Returns why all records of a schema would be quarantined.
+    """Returns why all records of a schema would be quarantined, or None if they can be read.
 
-    None: they can be read. Of Protobuf the first message of the schema counts; records may be of others.
+    For Protobuf the first message of the schema counts, although records may be of others.
     """
     if source.format not in _KINDS:
         return None
@@ -93,15 +93,13 @@ def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
 def wire_fields(
     values: pl.Series, words: Mapping[str, str], source: Source, schemas: Mapping[int, WrittenSchema]
 ) -> Fields:
-    """Reads the fields of *values* by the schemas that they name.
-
-    Null for null.
+    """Reads the declared fields of records by the schemas that they name.
 
     Args:
-        values: the records.
+        values: the bytes of each record; a null record has null fields.
         words: the declared types by field.
-        source: it has the format, and says if other fields are kept.
-        schemas: by id; all that the records need.
+        source: the source, with the format, and whether fields that are not declared are kept.
+        schemas: all schemas that the records name, by id.
     """
     rows_of: dict[int | None, list[int]] = {}
     null = values.is_null().to_list()
@@ -130,7 +128,16 @@ def wire_fields(
 def _parts_of_id(
     id_: int, rows: list[int], bodies: pl.Series, words: Mapping[str, str], source: Source, schema: WrittenSchema
 ) -> Iterable[_Part]:
-    """Returns the records *rows*, *bodies* of the schema *id_*, read."""
+    """Reads the records of one schema.
+
+    Args:
+        id_: id of the schema.
+        rows: the numbers of the records in the batch.
+        bodies: their bytes behind the id.
+        words: the declared types by field.
+        source: the source.
+        schema: the schema.
+    """
     # Kafka's key fills the key field, so the schema of the value need not have it.
     others, checked = source.other_fields is not None, {n: w for n, w in words.items() if n != source.key}
     if schema.is_missing:
@@ -199,14 +206,13 @@ def _protobuf_parts(
 
 
 def message_indexes(body: bytes) -> tuple[tuple[int, ...] | None, bytes]:
-    """Returns the indexes that begin *body*, and the bytes after them.
+    """Returns the indexes at the beginning of *body*, and the bytes behind them; None if they are not valid.
 
-    None: there are no valid ones.
 
     >>> message_indexes(bytes([0, 65])), message_indexes(bytes([4, 2, 0, 65])), message_indexes(b"")
     (((0,), b'A'), ((1, 0), b'A'), (None, b''))
     """
-    # Writers shorten the most frequent place, [0], from two bytes (2 and 0) to one.
+    # Writers shorten the most frequent indexes, [0], from two bytes (2 and 0) to one.
     if body[:1] == b"\0":
         return FIRST_MESSAGE, body[1:]
     numbers: list[int] = []
@@ -225,7 +231,7 @@ def message_indexes(body: bytes) -> tuple[tuple[int, ...] | None, bytes]:
 
 
 def _zigzag(body: bytes, at: int) -> tuple[int | None, int]:
-    """Returns the zigzag varint at *at*, and the place after it."""
+    """Returns the zigzag varint at the position *at*, or None without one, and the position behind it."""
     value = shift = 0
     # A number of 32 bits takes at most five bytes, with 7 bits each.
     while at < len(body) and shift < 35:

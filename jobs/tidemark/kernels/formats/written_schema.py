@@ -22,9 +22,9 @@ class WrittenSchema:
     Attributes:
         kind: the registry's name of the format; it may be one that Tidemark does not know.
         text: the schema, as the registry has it.
-        referenced: of Avro, the schemas that it refers to, each after those that it names.
-        descriptors: of Protobuf, a FileDescriptorSet whose last file is the schema.
-        problem: why it is of no use; None: it can be used.
+        referenced: for Avro, the schemas that it refers to, each after those that it names.
+        descriptors: for Protobuf, a FileDescriptorSet whose last file is the schema.
+        problem: why it cannot be used; None if it can.
         is_missing: the registry has no schema with this id.
     """
 

@@ -1,4 +1,4 @@
-"""Sorts the rows of a source: on time, held, late, bad."""
+"""Sorts the rows of a source into those on time, held, late and unusable."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from tidemark.semantics.event_time import PartitionReading
 IN_FUTURE = "timestamp_in_future"
 """Reason of quarantine: the record is too far ahead of the clock."""
 KILLS_DRIVERS = "kills_drivers"
-"""Reason of quarantine: every driver that read the record was killed.
-
-Only the record's place is known.
-"""
+"""Reason of quarantine: every driver that read the record was killed. Only its partition and offset are known."""
 FAILS_DRIVERS = "fails_drivers"
 """Reason of quarantine: every driver that read the record failed with the error in `detail`."""
 ACCEPTED_LOSS = "accepted_loss"
 """Reason of quarantine: a person gave the record up; `detail` says who, and why."""
 HELD_AS = "_held_as"
-"""Column of a held record: the key by which it is kept; null: this batch read it.
+"""Column of a held record: the key by which it is stored; null for a record that this batch read.
 
-Its place is no key: in a topic that was recreated, another record may have the same offset.
+Partition and offset are no key: in a topic that was recreated, another record may have the same offset.
 """
 
 
@@ -40,14 +37,14 @@ class Arrivals:
     """The rows of one source, sorted.
 
     Attributes:
-        on_time: for its readers.
-        held: for a later batch; with the column HELD_AS.
+        on_time: records for the operators that read the source.
+        held: records that wait for a later batch; with the column HELD_AS.
         alive: keep-alive records, which only move time.
-        late: behind the watermark.
-        bad: not usable.
-        repeated: read before.
-        told_idle: by partition, the status in its writer's newest mark.
-        released_early: how many of those on time were not held because the place for held records was full.
+        late: records behind the watermark.
+        bad: unusable records, with a reason.
+        repeated: records that were read before.
+        told_idle: by partition, whether the newest mark of its writer declares it idle.
+        released_early: how many records on time should have been held, but `max_held` others were held already.
     """
 
     on_time: pl.DataFrame
@@ -67,10 +64,11 @@ class Arrivals:
         return pl.concat([self.on_time.select("_timestamp_ms", "_task"), late])
 
     def seen(self, read_to: Mapping[int, int], counts_up_to_ms: int | None = None) -> dict[int, PartitionReading]:
-        """Returns offsets and newest record of each partition with rows.
+        """Returns what was read of each partition with rows: offsets and the newest record.
 
-        *read_to* is where earlier batches ended. A record after *counts_up_to_ms* moves time only to there (None: no
-        limit).
+        Args:
+            read_to: by partition, the offset at which earlier batches ended.
+            counts_up_to_ms: a later record moves time only to here; None without such a limit.
         """
         alive = self.alive.select(_timestamp_ms="timestamp_ms", _task="partition")
         newest = dict(
@@ -118,14 +116,14 @@ def arrivals(
 
     Args:
         source: the source.
-        rows: its rows, without those repeated.
+        rows: its rows, without repeated ones.
         waiting: records that earlier batches held, with their keys; they come first.
-        newest_ms: by partition, the newest record that was sent on.
+        newest_ms: by partition, the time of the newest record that was sent on.
         repeated: rows that were read before.
-        late_up_to_ms: a record at or before it is late; None: none is.
-        allowed_ms: records of a partition that come after a watermark above it are held; None: none is.
-        counts_up_to_ms: a record moves time up to here at most; None: no limit.
-        max_held: so many records are held at most, the others are released; None: no limit.
+        late_up_to_ms: a record of this time or before is late; None if none is.
+        allowed_ms: once the watermark of a partition is above this, its further records are held; None holds none.
+        counts_up_to_ms: a record moves time up to here at most; None without such a limit.
+        max_held: most records that are held, the others are sent on; None without such a limit.
     """
     usable, bad = split(rows, pl.col("reason").is_null())
     payload = pl.col(source.name).struct
@@ -176,7 +174,8 @@ def arrivals(
 
 
 def _with_at_most_held(rows: pl.DataFrame, most: int | None) -> pl.DataFrame:
-    """Releases `_held` rows beyond *most*, those least far ahead first.
+    """Returns *rows* with at most *most* of them `_held`: those of partitions that are least far ahead are released
+    first.
 
     *rows* are in order of partition and offset.
     """
@@ -233,15 +232,16 @@ def disorder(timestamps_ms: pl.Series, reached_ms: int | None) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class HopArrivals:
-    """The rows behind a hop, and the time of their upstream.
+    """The rows that a batch read from the table of an upstream stream (a hop), and the upstream's time.
 
     Attributes:
         rows: the updates.
-        order: for each of the rows, the upstream's `_batch`, the place `_seq` in it, and the row of its `_result`.
+        order: for each of the rows, the upstream's `_batch`, its number `_seq` in that batch, and the row of its
+            `_result`.
         watermark_ms: the upstream's watermark.
-        idle: its status; None: there is no mark.
-        idle_watermark_ms: the lowest watermark of its idle partitions, by the newest mark; None: none.
-        windows: starts of the windows that it closed.
+        idle: whether the upstream is idle; None if it sent no mark.
+        idle_watermark_ms: the lowest watermark of the upstream's idle partitions, by its newest mark; None without any.
+        windows: starts of the windows that the upstream closed.
         last_batch: the upstream's last batch that was read.
     """
 
@@ -275,9 +275,9 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
 
 
 def hop_updates(rows: pl.DataFrame, *, timestamp: str = "timestamp", newest: str = "newest") -> pl.DataFrame:
-    """Returns *rows* of a hop as `Steps.hop_records` reads them.
+    """Returns the *rows* that an upstream wrote with the meta columns of records, as `steps.hop_records` reads them.
 
-    *timestamp* and *newest* are the names of two of its columns.
+    *timestamp* and *newest* are the names of the columns with their record time and the newest record's.
     """
     return rows.select(
         "value",

@@ -19,10 +19,13 @@ _LONGEST_DETAIL = 300
 
 @dataclass(frozen=True)
 class Fields:
-    """A column for each declared field, and one for all others.
+    """The fields of records, as columns.
 
-    `others` is a JSON object (null without any). `reasons` says why a record cannot be read, null where it can; such a
-    record has no fields. `details` explains reasons, and has the error of the library that could not read the record.
+    Attributes:
+        columns: a column for each declared field.
+        others: all other fields as a JSON object; null without any.
+        reasons: why a record cannot be read, so that it has no fields; null where it can.
+        details: what exactly is wrong, such as the error of the library that could not read the record.
     """
 
     columns: Mapping[str, pl.Series]
@@ -40,7 +43,7 @@ class RecordUnreadable(Exception):
 
     @classmethod
     def by(cls, error: BaseException, reason: str) -> RecordUnreadable:
-        """Returns *error* as a refusal for *reason*, unless it is a refusal itself."""
+        """Returns *error* as a RecordUnreadable for *reason*, unless it is one already."""
         return error if isinstance(error, RecordUnreadable) else cls(reason, described(error))
 
     @classmethod
@@ -57,9 +60,11 @@ def described(error: BaseException) -> str:
 
 
 def value_at(record: Any, names: Sequence[str]) -> Any:
-    """Returns the value at the end of the path *names* in *record*, an object; None where the path ends before.
+    """Returns the value at the path *names* in the object *record*, or None if an object on the path lacks the next
+    name.
 
-    Raises RecordUnreadable where a value on the way is no object.
+    Raises:
+        RecordUnreadable: a value on the path is no object.
     """
     for name in names:
         if record is None:
@@ -118,10 +123,7 @@ def texts_of(values: pl.Series) -> pl.Series:
 
 
 def texts_at(texts: Mapping[int, str | None], rows: int) -> pl.Series:
-    """Returns a column of so many *rows*, with *texts* by row.
-
-    It is null elsewhere.
-    """
+    """Returns a column of so many *rows*, with *texts* by the number of a row, and null elsewhere."""
     none = pl.Series([None], dtype=pl.String).new_from_index(0, rows)
     return none.scatter([*texts], pl.Series([*texts.values()], dtype=pl.String)) if texts else none
 

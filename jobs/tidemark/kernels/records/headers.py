@@ -30,7 +30,7 @@ HOP = "tidemark-hop"
 KEY = "tidemark-key"
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 INVALID_KEY = "invalid_key"
-"""Reason of quarantine: the key is needed, and is no text in UTF-8."""
+"""Reason of quarantine: an operator needs the key, which is no text in UTF-8."""
 MOST_TRACES = 32
 """Most spans that a batch notes of a partition, the newest."""
 MOST_HOPS = 32
@@ -38,7 +38,7 @@ MOST_HOPS = 32
 
 _ID_FORM = r"^(?<writer>.+)/(?<epoch>\d{1,9})/(?<batch>\d{1,9})/(?<sequence>\d{1,9})$"
 _ASCII = "^([0-7][0-9a-f])*$"
-_PLACES = 10**9
+_SEQUENCES = 10**9
 _WITHIN = ["partition", "writer"]
 
 
@@ -47,12 +47,15 @@ def headers_to_send(
 ) -> list[tuple[str, str | bytes | None]]:
     """Returns the headers of a record that is sent on.
 
-    *received* are those that it came with, *id_* is its new id, *hop* is the further hop. *traceparent* replaces that
-    of its trace (None: it is kept).
+    Args:
+        received: the headers with which it came.
+        id_: its new `tidemark-id`.
+        hop: the value of the `tidemark-hop` that is added.
+        traceparent: replaces the header of this name; None keeps the one that came.
     """
     replaced = {ID, KEY} if traceparent is None else {ID, KEY, TRACEPARENT, TRACESTATE}
     kept = [(str(header["key"]), header["value"]) for header in received or () if header["key"] not in replaced]
-    # One place is left for the hop that is added now.
+    # One hop is added now, so one less is kept.
     surplus = sum(key == HOP for key, _ in kept) + 1 - MOST_HOPS
     headers: list[tuple[str, str | bytes | None]] = []
     for key, value in kept:
@@ -61,14 +64,17 @@ def headers_to_send(
             surplus -= 1
         else:
             headers.append((key, value))
-    own: list[tuple[str, str | bytes | None]] = [(ID, id_), (HOP, hop)]
-    return [*headers, *own, *([] if traceparent is None else [(TRACEPARENT, traceparent)])]
+    added: list[tuple[str, str | bytes | None]] = [(ID, id_), (HOP, hop)]
+    return [*headers, *added, *([] if traceparent is None else [(TRACEPARENT, traceparent)])]
 
 
 def with_unreadable_keys(headers: pl.Series, keys: pl.Series, texts: pl.Series) -> pl.Series:
-    """Returns *headers* with the header KEY for those of *keys* that are no text.
+    """Returns *headers*, where a record whose key is no text has that key as the header KEY.
 
-    *texts* are the keys as text; null: there is no key, or it is no text.
+    Args:
+        headers: the headers of each record.
+        keys: Kafka's keys, as bytes.
+        texts: the same keys as text, null where a record has no key, or one that is no text.
     """
     rows = pl.DataFrame({"headers": headers, "key": keys})
     is_text = texts.is_not_null() | keys.is_null()
@@ -78,18 +84,19 @@ def with_unreadable_keys(headers: pl.Series, keys: pl.Series, texts: pl.Series) 
         rows = rows.with_columns(pl.col("headers").list.eval(pl.element().filter(name.ne_missing(KEY))))
     if is_text.all():
         return rows["headers"]
-    own = pl.struct(key=pl.lit(KEY), value=pl.col("key").cast(pl.Binary))
-    added = pl.concat_list(pl.col("headers").fill_null(pl.lit([], headers.dtype)), own)
+    key_header = pl.struct(key=pl.lit(KEY), value=pl.col("key").cast(pl.Binary))
+    added = pl.concat_list(pl.col("headers").fill_null(pl.lit([], headers.dtype)), key_header)
     return rows.select(pl.when(is_text).then("headers").otherwise(added).alias("headers")).to_series()
 
 
 def split_unreadable_keys(operator: str, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Splits *records* that *operator* needs the key of into those with a text or no key, and rows of `dead_letters`.
+    """Splits *records*, whose key *operator* needs, into usable ones and rows of `dead_letters`.
 
-    The latter have a Kafka key that is no text, and that no operator before has replaced.
+    A record is unusable if its Kafka key is no text, and no operator before has replaced the key. Without a key it is
+    usable.
     """
-    own = pl.element().struct.field("value").filter(pl.element().struct.field("key") == KEY)
-    unreadable = pl.when(pl.col("_key").is_null()).then(pl.col("_headers").list.eval(own).list.first())
+    key_header = pl.element().struct.field("value").filter(pl.element().struct.field("key") == KEY)
+    unreadable = pl.when(pl.col("_key").is_null()).then(pl.col("_headers").list.eval(key_header).list.first())
     keys = records.select(unreadable.alias("key")).to_series()
     bad = records.filter(keys.is_not_null())
     rows = quarantine_rows(operator, bad, INVALID_KEY).with_columns(key=keys.drop_nulls())
@@ -97,9 +104,9 @@ def split_unreadable_keys(operator: str, records: pl.DataFrame) -> tuple[pl.Data
 
 
 def traces_read(rows: pl.DataFrame) -> dict[int, tuple[str, ...]]:
-    """Returns the distinct valid `traceparent` headers of *rows*, by partition.
+    """Returns, by partition, the distinct valid `traceparent` headers of *rows*, which are in offset order.
 
-    *rows* are in offset order.
+    Of more than MOST_TRACES the newest are returned.
     """
     headers = rows.select("partition", "headers").explode("headers").unnest("headers")
     # Bytes that are not ASCII would make the cast to text fail.
@@ -115,15 +122,15 @@ def traces_read(rows: pl.DataFrame) -> dict[int, tuple[str, ...]]:
 def split_repeated(
     rows: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, WriterPosition]]]:
-    """Splits the *rows* of a topic into new and repeated ones.
+    """Splits the *rows* of a topic into new ones and repeated ones, by the header `tidemark-id` of trusted writers.
 
-    A row repeats when its epoch is lower than one before it, or its batch and sequence are not above all of those
-    before it.
+    A row is repeated if a row of the same writer before it has a higher epoch, or a batch and sequence that is as high
+    or higher.
 
     Args:
-        rows: in offset order.
+        rows: the rows, in offset order.
         newest: by partition and writer, the last record that was read.
-        trusted: names of the trusted writers.
+        trusted: names of the trusted writers, those in the source's `written_by`.
 
     Returns:
         The new rows, the repeated ones, and *newest* after them.
@@ -141,17 +148,17 @@ def split_repeated(
 def trusted_positions(
     newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
 ) -> dict[int, dict[str, WriterPosition]]:
-    """Returns the part of *newest* that is about *trusted* writers."""
-    of_trusted: dict[int, dict[str, WriterPosition]] = {}
+    """Returns the positions among *newest* that are of *trusted* writers."""
+    kept: dict[int, dict[str, WriterPosition]] = {}
     for partition, writers in newest.items():
-        of_trusted[partition] = {writer: writers[writer] for writer in trusted if writer in writers}
-    return of_trusted
+        kept[partition] = {writer: writers[writer] for writer in trusted if writer in writers}
+    return kept
 
 
 def _ids(rows: pl.DataFrame, trusted: Collection[str]) -> pl.DataFrame:
-    """Returns the trusted id of each of *rows* that has one.
+    """Returns the id of each of *rows* that a trusted writer has sent.
 
-    Columns are row number, partition, writer, epoch and place, which is batch and sequence in one number.
+    Columns are `row`, `partition`, `writer`, `epoch` and `position`, which is batch and sequence in one number.
     """
     headers = rows.select("partition", "headers", row=pl.int_range(pl.len())).explode("headers").unnest("headers")
     value = pl.col("value")
@@ -164,28 +171,30 @@ def _ids(rows: pl.DataFrame, trusted: Collection[str]) -> pl.DataFrame:
     numbers = read.unique("row", keep="last", maintain_order=True)
     numbers = numbers.with_columns(pl.col("epoch", "batch", "sequence").cast(pl.Int64))
     # Batch and sequence have at most 9 digits each, so both fit into 64 bits.
-    return numbers.select("row", "partition", "writer", "epoch", place=pl.col("batch") * _PLACES + pl.col("sequence"))
+    position = pl.col("batch") * _SEQUENCES + pl.col("sequence")
+    return numbers.select("row", "partition", "writer", "epoch", position=position)
 
 
 def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]]) -> pl.DataFrame:
-    """Marks each of *ids* that is `repeated`, and the `current` place.
+    """Returns *ids* with `repeated`, and with `current`: the position of a row whose epoch is the newest so far, or
+    null.
 
-    The current place is that of a row of the newest epoch so far, null for rows of older epochs.
+    *newest* has the last position of each writer before these rows.
     """
-    places: list[tuple[int, str, int, int]] = []
+    positions: list[tuple[int, str, int, int]] = []
     for partition, writers in newest.items():
         for writer, sent in writers.items():
-            places.append((partition, writer, sent.epoch, sent.batch * _PLACES + sent.sequence))
+            positions.append((partition, writer, sent.epoch, sent.batch * _SEQUENCES + sent.sequence))
     schema = {"partition": ids.schema["partition"], "writer": pl.String(), "seen_epoch": pl.Int64(), "seen": pl.Int64()}
-    batch_places = pl.DataFrame(places, schema=schema, orient="row")
-    both = ids.join(batch_places, on=_WITHIN, how="left", maintain_order="left")
-    both = both.with_columns(pl.col("seen_epoch", "seen").fill_null(-1))
+    seen = pl.DataFrame(positions, schema=schema, orient="row")
+    compared = ids.join(seen, on=_WITHIN, how="left", maintain_order="left")
+    compared = compared.with_columns(pl.col("seen_epoch", "seen").fill_null(-1))
     stale = pl.col("epoch") < pl.max_horizontal("seen_epoch", pl.col("epoch").cum_max().over(_WITHIN))
-    # The place of a stale writer does not count: it may be ahead of the writer that took over from it.
-    both = both.with_columns(current=pl.when(~stale).then("place"))
+    # The position of a stale writer does not count: it may be ahead of the writer that took over from it.
+    compared = compared.with_columns(current=pl.when(~stale).then("position"))
     before = pl.col("current").cum_max().forward_fill().shift(1).over(_WITHIN)
-    return both.with_columns(
-        repeated=pl.col("current").is_null() | (pl.col("place") <= pl.max_horizontal("seen", before))
+    return compared.with_columns(
+        repeated=pl.col("current").is_null() | (pl.col("position") <= pl.max_horizontal("seen", before))
     )
 
 
@@ -196,8 +205,8 @@ def _newest(
     now = {partition: dict(writers) for partition, writers in newest.items()}
     reached = judged.group_by(_WITHIN, maintain_order=True).agg(
         epoch=pl.max_horizontal(pl.col("epoch").max(), pl.col("seen_epoch").max()),
-        place=pl.max_horizontal(pl.col("current").max(), pl.col("seen").max()),
+        position=pl.max_horizontal(pl.col("current").max(), pl.col("seen").max()),
     )
-    for partition, writer, epoch, place in reached.iter_rows():
-        now.setdefault(partition, {})[writer] = WriterPosition(epoch, *divmod(place, _PLACES))
+    for partition, writer, epoch, position in reached.iter_rows():
+        now.setdefault(partition, {})[writer] = WriterPosition(epoch, *divmod(position, _SEQUENCES))
     return now

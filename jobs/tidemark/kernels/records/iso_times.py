@@ -1,7 +1,4 @@
-"""Reads instants from ISO 8601 text.
-
-The text is a date, or a date and a time of day, with an offset or in UTC.
-"""
+"""Reads instants from ISO 8601 text: a date, or a date and a time of day, with an offset or in UTC."""
 
 from __future__ import annotations
 
@@ -25,9 +22,8 @@ _USUAL = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:[0-5]\d(\.\d+)?(Z|[+-]\d{2}:\d{2})$"
 
 
 def instant_us(text: str) -> int | None:
-    """Returns the instant that *text* names, epoch µs, rounded down.
+    """Returns the instant that *text* names, epoch µs, rounded down; None if it names none of the years 1 to 9999.
 
-    None unless it is one of the years 1 to 9999.
 
     >>> instant_us("1970-01-01T01:00:00.0000019+01:00"), instant_us("1970-01-02"), instant_us("7")
     (1, 86400000000, None)
@@ -61,7 +57,7 @@ def instants_of(texts: pl.Series) -> pl.Series:
 def time_texts(path: str, texts: Sequence[str | None], refused: dict[int, RecordUnreadable]) -> pl.Series:
     """Returns the instants that *texts* of the field at *path* name.
 
-    Where one names none, it is null, and its row is added to *refused*.
+    A text that names none becomes null, and its row is added to *refused*.
     """
     written = pl.Series(texts, dtype=pl.String)
     instants = instants_of(written)

@@ -57,10 +57,7 @@ _TYPES: Mapping[str, tuple[Any, pl.DataType]] = {
     "double": (float | None, pl.Float64()),
     "timestamp": (str | None, pl.String()),
 }
-"""By declared type, values that fit and the column's type.
-
-Any value has a text.
-"""
+"""By declared type, the type of values that fit and the type of the column. Every value fits a `string`."""
 _TIMES = ("bigint", "double")
 """Types of an event time that is read from its text."""
 _NO_NUMBER = msgspec.Raw(b"null")
@@ -85,12 +82,10 @@ def json_fields(
     others: bool = False,
     limits: RecordLimits = DEFAULT_LIMITS,
 ) -> Fields:
-    """Reads the fields of *values*, the bytes of a record each.
-
-    Null for null.
+    """Reads the declared fields of records.
 
     Args:
-        values: the records.
+        values: the bytes of each record; a null record has null fields.
         words: the declared types by path.
         time: the path of the event time; as a number it may be a text, or have an exponent.
         others: keep the fields that are not declared, too. An object of which only fields inside are declared is kept.
@@ -114,12 +109,12 @@ def json_fields(
 
 
 def _layers(words: Mapping[str, str]) -> list[dict[str, str]]:
-    """Returns *words* in parts, in none of which a field is inside another."""
+    """Divides *words* into layers, so that in none of them a field is inside another."""
     layers: list[dict[str, str]] = [{}]
     for path, word in words.items():
-        own = steps(path)
+        names = steps(path)
         for layer in layers:
-            if not any(own[: len(inner)] == inner or inner[: len(own)] == own for inner in map(steps, layer)):
+            if not any(names[: len(other)] == other or other[: len(names)] == names for other in map(steps, layer)):
                 layer[path] = word
                 break
         else:
@@ -136,9 +131,8 @@ def _together(parts: Sequence[Fields]) -> Fields:
 
 
 def json_object(value: bytes, max_depth: int) -> dict[str, Any]:
-    """Reads the object that is the record *value*.
-
-    Raises RecordUnreadable, or the error of Python's parser over malformed JSON.
+    """Reads the JSON object of a record; raises RecordUnreadable, or the error of Python's parser for
+    malformed JSON.
     """
     try:
         parsed = _pythons.decode(value.decode())
@@ -158,9 +152,9 @@ def json_of(value: Any) -> str:
 
 
 def text_of(value: Any) -> str | None:
-    """Returns *value* as its text in JSON; None for None.
+    """Returns *value* as text: a text as it is, any other value as JSON, and None for None.
 
-    Texts are as they are: those for which JSON has a string, such as a date, are without quotes.
+    A value for which JSON has a string, such as a date, has no quotes.
     """
     if value is None or isinstance(value, str):
         return value
@@ -224,9 +218,13 @@ class _Parser:
         self._nothing = self._record()
 
     def _class_of(self, tree: Tree, number: Any, no_number: Any, outer: tuple[str, ...] = ()) -> Any:
-        """Returns a class of objects with the fields of *tree*, and notes the slots of each path.
+        """Returns a class of objects with the fields of *tree*, and notes the slots (attributes) of each path.
 
-        Exact numbers are of the type *number*.
+        Args:
+            tree: the fields.
+            number: the type of fields whose digits all count.
+            no_number: their value if they are absent.
+            outer: the slots of the objects around these.
         """
         fields: list[tuple[str, Any, Any]] = []
         names: dict[str, str] = {}
@@ -285,9 +283,8 @@ class _Parser:
         return time_texts(path, values, refused) if word == "timestamp" else column_of(values, _TYPES[word][1], refused)
 
     def _read_again(self, value: bytes) -> tuple[Any, str | None]:
-        """Reads a record and its other fields with Python's parser.
-
-        Raises RecordUnreadable, or the error of a library.
+        """Reads a record and its other fields with Python's parser; raises RecordUnreadable, or the
+        error of a library.
         """
         parsed = json_object(value, self._max_depth)
         # What this parser has read once raises no error the second time.

@@ -1,7 +1,6 @@
-"""Finds records that a topic would refuse for size or time.
+"""Finds records that a topic would refuse for their size or time, before a batch is decided.
 
-They are found before a batch is decided. Source: Kafka's topic settings `max.message.bytes` and
-`message.timestamp.before.max.ms` and `…after.max.ms`.
+Source: Kafka's topic settings `max.message.bytes`, `message.timestamp.before.max.ms` and `…after.max.ms`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ AROUND_HEADER = 12
 
 @dataclass(frozen=True, kw_only=True)
 class TopicLimits:
-    """A topic's record size and ms around the broker's clock; None: unlimited."""
+    """Limits of a topic: bytes of a record, and ms by which its time may lie before and after the broker's clock.
+
+    None means no limit.
+    """
 
     max_bytes: int | None = None
     before_ms: int | None = None
@@ -28,13 +30,13 @@ class TopicLimits:
 
 
 def refused(records: pl.DataFrame, values: pl.Series, limits: TopicLimits, *, now_ms: int) -> pl.Series:
-    """Returns why its topic would refuse each record; null: it takes it.
+    """Returns why the topic would refuse each record; null where it would accept the record.
 
     Args:
-        records: to be sent.
-        values: the values to be sent; null: the record deletes its key.
-        limits: of the topic.
-        now_ms: the clock, epoch ms UTC, by which the batch is decided.
+        records: the records to send.
+        values: their values, null for a record that deletes its key.
+        limits: limits of the topic.
+        now_ms: decision time of the batch, epoch ms UTC.
     """
     header = pl.element().struct.field("key").str.len_bytes().fill_null(0) + AROUND_HEADER
     header += pl.element().struct.field("value").bin.size().fill_null(0)

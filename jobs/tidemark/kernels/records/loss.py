@@ -21,10 +21,13 @@ def with_gaps(rows: pl.DataFrame, read_to: Mapping[int, int]) -> list[int]:
 
 
 def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> tuple[int, int] | None:
-    """Returns the lost offsets of *partition*; None: none are.
+    """Returns the range of offsets, from (inclusive) until (exclusive), that *partition* has lost; None if it has none.
 
-    They are from (inclusive) until (exclusive), and not among *rows*. The partition had been *read_to* before, and
-    *earliest* is the first offset that the broker had after the rows were read.
+    Args:
+        rows: what the batch read.
+        partition: the partition.
+        read_to: the offset up to which earlier batches have read it.
+        earliest: the first offset that the broker still had after the rows were read.
     """
     read = rows.filter(pl.col("partition") == partition)["offset"]
     if earliest > read_to and isinstance(first_read := read.min(), int) and first_read > read_to:

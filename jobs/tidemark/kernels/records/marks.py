@@ -1,10 +1,11 @@
-"""Marks of time in a topic or a Delta table.
+"""Marks of time, by which the writer of a topic or a Delta table publishes its watermark.
 
-A mark has the watermark and the status of its writer, and is sent while every update is suppressed. Its text is
-`<writer>:<watermark>:<active|idle>`, the watermark as epoch ms, or `-` before there is one. In a topic it is the header
-`tidemark-mark` of a record without key and value; in a table it is in the `commitInfo` of a commit, under the same
-name. Every record after it in its partition, or table, is newer than the watermark. Only marks of a source's single
-writer (`written_by`) are trusted: of several writers none knows the others' watermarks.
+A mark has the watermark of its writer and whether that is idle. Marks are sent also while every update is suppressed,
+so that readers know how far time has come. The text of a mark is `<writer>:<watermark>:<active|idle>`, the watermark as
+epoch ms, or `-` before there is one. In a topic it is the header `tidemark-mark` of a record without key and value; in
+a table it is in the `commitInfo` of a commit, under the same name. Every record after it in its partition, or table, is
+newer than the watermark. Only marks of a source's single writer (`written_by`) are trusted: of several writers none
+knows the others' watermarks.
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ from tidemark.semantics.progress import InputProgress
 
 MARK = "tidemark-mark"
 USER_METADATA = "userMetadata"
-"""The key of a commit with the text of its writer.
-
-`DESCRIBE HISTORY` shows it.
-"""
+"""The field of a Delta commit that holds text of its writer; `DESCRIBE HISTORY` shows it."""
 _FORM = r"^(?P<writer>.+):(?P<watermark>-|-?\d{1,16}):(?P<status>active|idle)$"
 _WITHOUT_A_VALUE = ("null_value", "null_key", "missing_timestamp")
 
@@ -37,28 +35,28 @@ def mark_text(writer: str, watermark_ms: int | None, *, idle: bool) -> str:
 
 
 class TimeMark(NamedTuple):
-    """A trusted mark's content, with the watermark (epoch ms) if any."""
+    """The content of a trusted mark: the writer's watermark, epoch ms or None before the first, and
+    whether it is idle.
+    """
 
     watermark_ms: int | None
     idle: bool
 
 
 def mark_in(source: Source, text: str) -> TimeMark | None:
-    """Returns the content of the mark *text*.
-
-    None if it is not a mark, or if *source* does not trust its writer.
-    """
+    """Returns the content of the mark *text*, or None if it is no mark, or *source* does not trust its writer."""
     mark = re.fullmatch(_FORM, text, flags=re.ASCII)
-    if mark is None or mark["writer"] not in _believed(source):
+    if mark is None or mark["writer"] not in _trusted_writer(source):
         return None
     watermark_ms = None if mark["watermark"] == "-" else int(mark["watermark"])
     return TimeMark(watermark_ms, mark["status"] == Activity.IDLE.value)
 
 
 class Marks(NamedTuple):
-    """The effect of marks on partitions with rows.
+    """What the marks in a batch say about partitions with rows.
 
-    `idle` is the status of each partition; the writers of those in `went_back` were set back in time.
+    `idle` is True for a partition that its writer declares idle. `went_back` are the partitions with a mark that the
+    writer sent after its time was set back.
     """
 
     idle: dict[int, bool]
@@ -66,11 +64,10 @@ class Marks(NamedTuple):
 
 
 def is_hop_update(**names: str) -> pl.Expr:
-    """Returns True for a row of a hop that is no mark.
+    """Returns True for a row of an upstream's table that is an update, and False for one that is a mark.
 
-    Such a row is an update.
+    *names* says how columns are called that have another name in the frame.
 
-    *names* are those of columns that are called otherwise.
 
     >>> rows = {"watermark": [None, None, 7], "idle": [None, True, False]}
     >>> pl.DataFrame(rows).select(is_hop_update()).to_series().to_list()
@@ -86,19 +83,19 @@ def _text(value: bytes) -> str | None:
         return None
 
 
-def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[pl.DataFrame, Marks]:
+def with_marks(source: Source, rows: pl.DataFrame, before: InputProgress) -> tuple[pl.DataFrame, Marks]:
     """Turns marks among the *rows* of *source* into keep-alive records.
 
-    The time of such a record is the one that makes the watermark of its partition that of the mark; it is null for a
-    mark that is not trusted.
+    Such a record gets the time with which the watermark of its partition becomes that of the mark, or null if the mark
+    is not trusted.
 
     Args:
         source: the source.
         rows: its rows.
-        was: its progress before the batch.
+        before: its progress before the batch.
 
     Returns:
-        The rows, and the effect of the marks.
+        The rows, and what the marks say about their partitions.
     """
     none = Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
     if rows["headers"].null_count() == rows.height:
@@ -119,10 +116,10 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
     mark = pl.col("_mark").str.extract_groups(_FORM).struct
     # The inverse of `bounded_out_of_orderness`.
     at_ms = mark.field("watermark").cast(pl.Int64, strict=False) + source.bound_ms + 1
-    set_back = {n: part.set_back_from_ms for n, part in was.partitions.items() if part.set_back_from_ms is not None}
+    set_back = {n: one.set_back_from_ms for n, one in before.partitions.items() if one.set_back_from_ms is not None}
     # A mark from before the time of the source was set back is not trusted.
     from_ms = pl.col("partition").replace_strict(set_back, default=None, return_dtype=pl.Int64)
-    is_trusted = mark.field("writer").is_in(_believed(source)) & (from_ms.is_null() | (at_ms < from_ms))
+    is_trusted = mark.field("writer").is_in(_trusted_writer(source)) & (from_ms.is_null() | (at_ms < from_ms))
     marked = marked.with_columns(
         _idle=(is_trusted & (mark.field("status") == Activity.IDLE.value)).fill_null(value=False),
         _at_ms=pl.when(is_trusted).then(at_ms),
@@ -139,5 +136,8 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
     return alive.drop("_mark", "_idle", "_at_ms"), Marks(dict(newest.iter_rows()), went_back)
 
 
-def _believed(source: Source) -> Sequence[str]:
+def _trusted_writer(source: Source) -> Sequence[str]:
+    """Returns the only writer of the topic, or nothing if there are several: none of them knows the
+    others' watermarks.
+    """
     return source.written_by if len(source.written_by) == 1 else ()

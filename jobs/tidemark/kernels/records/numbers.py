@@ -27,9 +27,10 @@ SHOWN = 60
 
 
 def number_of(text: str, word: str) -> int | float | Decimal | None:
-    """Returns the number that *text* is, of the type *word*: `bigint`, `double` or a decimal.
+    """Returns the number in *text* with the type *word*: `bigint`, `double` or a decimal.
 
-    None where it is no number, or the type cannot hold all of its digits. A double is the nearest one.
+    None if it is no number, or the type cannot hold all of its digits. A double is the nearest one.
+
 
     >>> number_of("1.7672256e9", "bigint"), number_of("7.310", "decimal(12,2)"), number_of("7.311", "decimal(12,2)")
     (1767225600, Decimal('7.31'), None)
@@ -62,7 +63,7 @@ def numbers_of(texts: pl.Series, word: str) -> pl.Series:
 def number_column(path: str, values: Sequence[Any], word: str, refused: dict[int, RecordUnreadable]) -> pl.Series:
     """Returns *values* of the field at *path*, numbers or their texts, as numbers of the type *word*.
 
-    Where a value does not fit, it is null, and its row is added to *refused*.
+    A value that does not fit becomes null, and its row is added to *refused*.
     """
     texts = pl.Series([None if value is None else str(value) for value in values], dtype=pl.String)
     numbers = numbers_of(texts, word)

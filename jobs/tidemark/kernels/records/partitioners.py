@@ -1,4 +1,4 @@
-"""Places records in the partitions of a topic by their keys, as other clients of Kafka do.
+"""Assigns records to the partitions of a topic by their keys, as other clients of Kafka do.
 
 Sources: Kafka's Utils.murmur2 and BuiltInPartitioner.partitionForKey (3.9), librdkafka's
 rd_kafka_msg_partitioner_consistent_random (2.16). These clients send a record without a key to any partition. Here its
@@ -20,9 +20,14 @@ _SEED, _M = 0x9747B28C, np.uint32(0x5BD1E995)
 
 
 def partitions_of(keys: pl.Series, numbers: Iterable[int], partitions: int, partitioner: Partitioner) -> pl.Series:
-    """Returns the partition of each record of a topic with *partitions*.
+    """Returns the partition of each record in a topic with so many *partitions*.
 
-    *keys* are their keys as text, and *numbers* their own numbers.
+    Args:
+        keys: the keys as text; null for a record without a key.
+        numbers: a number for each record, which decides where one without a key goes.
+        partitions: the number of the topic's partitions.
+        partitioner: the rule of the clients.
+
 
     >>> partitions_of(pl.Series(["21", "", None]), [0, 1, 8], 5, Partitioner.MURMUR2).to_list()
     [0, 1, 3]
@@ -52,8 +57,8 @@ def murmur2(texts: Sequence[bytes]) -> npt.NDArray[np.uint32]:
         mixed = words * _M
         mixed = (mixed ^ mixed >> np.uint32(24)) * _M
         hash_ = np.full(rows.size, (_SEED ^ length) & 0xFFFFFFFF, np.uint32)
-        for place in range(length // 4):
-            hash_ = hash_ * _M ^ mixed[:, place]
+        for word in range(length // 4):
+            hash_ = hash_ * _M ^ mixed[:, word]
         if length % 4:
             # The bytes that fill no word are mixed in as they are.
             hash_ = (hash_ ^ words[:, -1]) * _M

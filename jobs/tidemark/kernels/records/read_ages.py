@@ -1,9 +1,10 @@
-"""Counts what a batch read, and what it made visible, in rows of records that came about alike: none per record.
+"""Groups the records that a batch read, and the results that it made visible, by how their age came about.
 
-The records of a row are of one input partition, have nearly one age and nearly one wait, and the same plans had left
-them behind. The account of time takes the mean of a row for a record. A row's parts are the means of its records' parts
-unless the time passed from one owner to another between their arrivals. Then a part is off by a quarter of the distance
-of these at most, which is 1 % of the wait and 10 ms (`cell_of`).
+There are rows for groups, and none for single records. The records of a row are of one input partition, have nearly the
+same age and waited nearly as long, and were left unread by the same earlier batches. The account of time, which divides
+the age of a result among owners such as the broker or an operator, treats a row as one record with the mean age. This
+is exact unless the time passed from one owner to another between two arrivals of the row. The error of each owner's
+part is then a quarter of the distance of these arrivals at most, which is 1 % of the wait and 10 ms (`cell_of`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from tidemark.kernels.records.fields import texts_of
 from tidemark.model.tables import catalog
 
 LEAST_MS = 1_000
-"""Lengths are told apart as if they were longer by this. Nobody asks for 1 % of 100 ms: clocks differ by more."""
+"""This is added to a length before its cell is found, so that short lengths share cells: clocks differ by more than 1 %
+of 100 ms."""
 BUCKETS = 2
-"""Neighbouring buckets of latencies that make a cell."""
+"""So many neighbouring buckets of latencies (`semantics.buckets`) make a cell."""
 SOURCE_RECORDS = pl.Schema(
     {"partition": pl.Int32(), "offset": pl.Int64(), "event_ms": pl.Int64(), "arrived_ms": pl.Int64()}
 )
@@ -29,7 +31,10 @@ SOURCE_RECORDS = pl.Schema(
 ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
 """
 HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int64(), "event_ms": pl.Int64()})
-"""Records that a batch read of a hop, with the batch that wrote them and `row` of their RESULTS there."""
+"""Records that a batch read from the table of an upstream stream (a hop).
+
+Each has the upstream's batch that wrote it, and the `row` of RESULTS of that batch.
+"""
 WRITTEN_RECORDS = pl.Schema(
     {
         "partition": pl.Int32(),
@@ -39,14 +44,15 @@ WRITTEN_RECORDS = pl.Schema(
         "writer_row": pl.Int64(),
     }
 )
-"""Records that a batch read of a hop, or of a topic that a stream of this warehouse writes, as SOURCE_RECORDS.
+"""Records that a batch read from a hop, or from a topic that a stream of this warehouse writes.
 
-They carry the batch that wrote them, and their row in the `results` of that batch. The offset in a hop is that batch.
+They have the columns of SOURCE_RECORDS without the arrival, the batch that wrote them, and their row in the `results`
+of that batch. The offset in a hop is the number of that batch.
 """
 PLANS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "left_by": pl.Int64()})
-"""Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`."""
+"""Earlier batches that left records unread: the plan of the batch `left_by` saw the records before `until_offset`."""
 OPEN_SPANS = pl.Schema({"partition": pl.Int32(), "from_offset": pl.Int64(), "until_offset": pl.Int64()})
-"""Offsets that a look saw beyond the last stable offset, the end excluded: records of open transactions."""
+"""Offsets, the end excluded, that belonged to open transactions when the stream looked at its topic."""
 LOOKS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "before_ms": pl.Int64()})
 """Looks at a topic with CreateTime while batches worked: they saw the records before `until_offset`, and were
 `before_ms` before this batch's look, by the driver's boot clock."""
@@ -73,15 +79,17 @@ def source_reads(
     open_spans: pl.DataFrame | None = None,
     looks: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Returns what a batch read of a source: `partition` and the fields of READS, a row each, in order, and for each of
-    *records* the number of its row.
+    """Groups the records that a batch read of a source.
 
     Args:
         records: SOURCE_RECORDS.
         decided_at_ms: decision time of the batch, epoch ms.
-        plans: PLANS; None: no plan had left records behind.
-        open_spans: OPEN_SPANS; None: no transaction was open.
-        looks: LOOKS; None: arrivals are stamped.
+        plans: PLANS; None if no earlier batch had left records unread.
+        open_spans: OPEN_SPANS; None if no transaction was open.
+        looks: LOOKS; None if the broker stamps arrivals.
+
+    Returns:
+        The groups in order, with `partition` and the fields of READS; and for each record the number of its group.
     """
     lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
     # One number is the key of a row: to group by three columns takes four times as long.
@@ -97,7 +105,7 @@ def written_reads(
     plans: pl.DataFrame | None = None,
     open_spans: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Returns the same as `source_reads` for WRITTEN_RECORDS: a row for each row of their writer."""
+    """Groups WRITTEN_RECORDS by the row of their writer, and returns what `source_reads` returns."""
     rows_of_writers = records["writer_row"].unique().sort()
     cells = rows_of_writers.search_sorted(records["writer_row"])
     lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=cells)
@@ -109,12 +117,15 @@ def written_reads(
 def hop_reads(
     records: pl.DataFrame, decided_at_ms: int, *, plans: pl.DataFrame | None = None
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Returns the fields of READS of a hop, a row for each row of its writer, and the number of each record's row.
+    """Groups the records that a batch read from a hop by the row of their writer.
 
     Args:
         records: HOP_RECORDS.
         decided_at_ms: decision time of the batch, epoch ms.
-        plans: PLANS; None: no plan had left records behind.
+        plans: PLANS; None if no earlier batch had left records unread.
+
+    Returns:
+        The groups with the fields of READS; and for each record the number of its group.
     """
     written = records.select(
         pl.lit(0, pl.Int32()).alias("partition"), "event_ms", "writer_batch", "writer_row", offset="writer_batch"
@@ -125,10 +136,10 @@ def hop_reads(
 
 
 def passing_records(records: pl.DataFrame, *, size_ms: int, after_ms: int) -> pl.DataFrame:
-    """Returns those of *records* that may be first at an instant `k × size_ms + after_ms`, k whole, in their order.
+    """Returns those of *records* with which a partition may pass an instant `k × size_ms + after_ms`, k whole.
 
-    `first_records` of them are those of all *records*, for any such instants. Of a partition they are as many as the
-    instants that it passes, and one.
+    `first_records` gives the same result for them as for all *records*, whichever of these instants are asked for.
+    There is one more record than instants that the partition passes.
 
     Args:
         records: SOURCE_RECORDS.
@@ -136,7 +147,8 @@ def passing_records(records: pl.DataFrame, *, size_ms: int, after_ms: int) -> pl
         after_ms: how long after its end it waits.
 
     Returns:
-        The records with `reached_ms`, the newest record time before each in its partition; null: it is the first.
+        The records in their order with `reached_ms`, the newest record time before each in its partition; null for the
+        first.
     """
     reached_ms = pl.col("event_ms").cum_max()
     passed = (reached_ms - after_ms).floordiv(size_ms)
@@ -155,29 +167,33 @@ def first_records(
     open_spans: pl.DataFrame | None = None,
     looks: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Returns `partition` and the fields of FIRSTS of a source, a row each, in the order of partition and arrival.
+    """Returns the records with which partitions passed the instants that closed windows had waited for.
 
     Args:
         records: SOURCE_RECORDS or WRITTEN_RECORDS, or those that `passing_records` returns of them.
-        instants_ms: for which the windows that the batch closed had waited, record time, epoch ms.
-        newest_ms: `newest_ms`, the newest record time of each `partition` before the batch; none: it had no record.
-        decided_at_ms: as for `source_reads`, and so are the others.
-        plans: PLANS.
-        open_spans: OPEN_SPANS.
-        looks: LOOKS.
+        instants_ms: the instants that the windows which the batch closed had waited for, record time, epoch ms.
+        newest_ms: the newest record time, `newest_ms`, of each `partition` before the batch; a partition without a
+            record has no row.
+        decided_at_ms: decision time of the batch, epoch ms.
+        plans: as for `source_reads`.
+        open_spans: as for `source_reads`.
+        looks: as for `source_reads`.
+
+    Returns:
+        A row for each such record, in the order of partition and arrival: `partition` and the fields of FIRSTS.
     """
     asked, never_ms = np.unique(instants_ms.to_numpy()), np.iinfo(np.int64).min
     before = dict(newest_ms.select("partition", "newest_ms").iter_rows())
     event_ms = records["event_ms"].to_numpy()
-    told_ms = records["reached_ms"].fill_null(never_ms).to_numpy() if "reached_ms" in records.columns else None
+    given_ms = records["reached_ms"].fill_null(never_ms).to_numpy() if "reached_ms" in records.columns else None
     found, reached_ms = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for partition, start, length in _partitions(records):
         reached = np.maximum.accumulate(np.append(before.get(partition, never_ms), event_ms[start : start + length]))
-        places = np.unique(np.searchsorted(reached[1:], asked[asked > reached[0]]))
-        places = places[places < length]
-        found.append(start + places)
-        told = reached[places] if told_ms is None else np.maximum(reached[places], told_ms[start + places])
-        reached_ms.append(told)
+        passing = np.unique(np.searchsorted(reached[1:], asked[asked > reached[0]]))
+        passing = passing[passing < length]
+        found.append(start + passing)
+        before_ms = reached[passing] if given_ms is None else np.maximum(reached[passing], given_ms[start + passing])
+        reached_ms.append(before_ms)
     reached_at = pl.Series(np.concatenate(reached_ms)).replace(never_ms, None)
     rows = records[np.concatenate(found)].with_columns(
         age_ms=decided_at_ms - pl.col("event_ms"), reached_age_ms=decided_at_ms - reached_at
@@ -189,24 +205,24 @@ def first_records(
 
 
 def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
-    """Returns the place among *records* of each `partition` and `offset` of *asked*; null: it is none of them.
+    """Returns, for each `partition` and `offset` of *asked*, the index of that record among *records*.
 
-    So results find the row and the arrival of the record that they reflect, if this batch read it. *records* are in the
-    order of partition and offset.
+    A result finds in this way the row and the arrival of the record that it reflects. The index is null for a record
+    that this batch did not read. *records* are in the order of partition and offset.
     """
     if records.is_empty():
         return pl.repeat(None, asked.height, dtype=pl.UInt32(), eager=True)
-    known, wanted = _places(records), _places(asked)
+    known, wanted = _record_numbers(records), _record_numbers(asked)
     at = np.searchsorted(known, wanted).clip(max=records.height - 1)
     return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
 
 
 def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
-    """Returns the RESULTS of an operator, in the order of `row`.
+    """Returns the RESULTS of an operator: its results in a batch, added up by `row` of READS, in the order of `row`.
 
     Args:
-        results: what the batch made visible: `row`, and `event_ms` and `arrived_ms` of the newest record that each
-            reflects, as in SOURCE_RECORDS (null: the arrival is not known).
+        results: a row for each result, with `row`, and with `event_ms` and `arrived_ms` of the newest record that it
+            reflects, as in SOURCE_RECORDS; `arrived_ms` is null if not known.
         decided_at_ms: decision time of the batch, epoch ms.
     """
     lengths = results.select(
@@ -219,7 +235,7 @@ def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
 
 
 def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Returns the sums of those *rows*, READS or RESULTS, that have the columns *by* in common, in their order."""
+    """Adds up the *rows*, READS or RESULTS, that have equal values of *by*; the sums are in the order of *by*."""
     sums = [pl.sum("n"), pl.sum("age_ms"), _sum("wait_ms")]
     sums += [pl.min("min_age_ms")] if "min_age_ms" in rows.columns else []
     in_common = pl.exclude(*by, "n", "age_ms", "min_age_ms", "wait_ms").first()
@@ -227,12 +243,12 @@ def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def slow_keys(records: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
-    """Returns `partition` and SLOW_KEYS, in the order of partitions: the MOST_KEYS keys of each with most old records.
+    """Returns the MOST_KEYS keys of each partition that have the most old records: `partition` and SLOW_KEYS.
 
-    Of keys with equally many it is the first in their order.
+    Among keys with equally many old records the first by its bytes counts.
 
     Args:
-        records: SOURCE_RECORDS with `key`, bytes. One that is null, or no text, is left out.
+        records: SOURCE_RECORDS with `key`, bytes. A key that is null, or no text, is left out.
         limit_ms: records that are older than this at the decision are old.
         decided_at_ms: decision time of the batch, epoch ms.
     """
@@ -254,7 +270,7 @@ def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -
 
 
 def _counted(lengths: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-    """Returns a row for each `cell` of *lengths* in each of *runs*, and the number of each record's row."""
+    """Returns a row for each run and `cell` of *lengths*, and for each record the number of its row."""
     run = pl.Series(np.repeat(np.arange(runs.height), runs["length"].to_numpy()))
     keyed = lengths.with_columns(key=pl.lit(run) * 2**32 + pl.col("cell"))
     rows = (
@@ -283,12 +299,12 @@ def _sum(name: str) -> pl.Expr:
 
 
 def _partitions(records: pl.DataFrame) -> list[tuple[int, int, int]]:
-    """Returns each partition of *records* with its first place and its number of records."""
+    """Returns each partition of *records* with the index of its first record and its number of records."""
     lengths, partitions = records["partition"].rle().struct.unnest().get_columns()
     return list(zip(partitions, lengths.cum_sum() - lengths, lengths, strict=True))
 
 
-def _places(rows: pl.DataFrame) -> np.ndarray:
+def _record_numbers(rows: pl.DataFrame) -> np.ndarray:
     """Returns partition and offset of each of *rows* as one number, in their order. Offsets are below 2⁴⁸."""
     return rows.select(pl.col("partition").cast(pl.Int64()) * 2**48 + pl.col("offset")).to_series().to_numpy()
 
@@ -296,30 +312,34 @@ def _places(rows: pl.DataFrame) -> np.ndarray:
 def _runs(
     records: pl.DataFrame, plans: pl.DataFrame | None, open_spans: pl.DataFrame | None, looks: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Returns stretches of *records* that one batch wrote, and the same plans and looks saw, with their `length`."""
+    """Divides *records* into runs that one batch wrote and that the same plans and looks saw; a row has
+    its `length`.
+    """
     edges = [
         frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None
     ]
     if open_spans is not None:
         edges.append(open_spans.select("partition", edge="from_offset"))
     by_partition = pl.concat(edges).partition_by("partition", as_dict=True) if edges else {}
-    offsets, places = records["offset"].to_numpy(), [np.empty(0, np.int64)]
+    offsets, starts = records["offset"].to_numpy(), [np.empty(0, np.int64)]
     for partition, start, length in _partitions(records):
-        places.append(np.array([start]))
+        starts.append(np.array([start]))
         if (partition,) in by_partition:
             ends = np.searchsorted(offsets[start : start + length], by_partition[partition,]["edge"].to_numpy())
-            places.append(start + ends[ends < length])
+            starts.append(start + ends[ends < length])
     if "writer_batch" in records.columns:
         lengths = records["writer_batch"].rle().struct.field("len")
-        places.append((lengths.cum_sum() - lengths).to_numpy())
-    first = np.unique(np.concatenate(places))
+        starts.append((lengths.cum_sum() - lengths).to_numpy())
+    first = np.unique(np.concatenate(starts))
     known = [name for name in ("partition", "offset", "writer_batch") if name in records.columns]
     runs = records.select(known)[first].with_columns(length=pl.Series(np.diff(np.append(first, records.height))))
     return _with_looks(_with_spans(_with_plans(runs, plans), open_spans), looks)
 
 
 def _with_plans(rows: pl.DataFrame, plans: pl.DataFrame | None) -> pl.DataFrame:
-    """Returns *rows*, which have `partition` and `offset`, with `left_by`."""
+    """Returns *rows*, which have `partition` and `offset`, with `left_by`, the first batch that left the
+    record unread.
+    """
     if plans is None:
         return rows.with_columns(left_by=pl.lit(None, pl.Int64()))
     return _joined(rows, plans.sort("left_by", descending=True), ends_after=True)
@@ -343,9 +363,10 @@ def _with_looks(rows: pl.DataFrame, looks: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _joined(rows: pl.DataFrame, sights: pl.DataFrame, *, ends_after: bool) -> pl.DataFrame:
-    """Returns *rows* with the nearest of *sights* that saw the row's offset, or that did not.
+    """Returns *rows* with the nearest of *sights* (plans, spans or looks, each of the offsets before `until_offset`).
 
-    Of several that saw the same offsets it is the last in the order of *sights*.
+    With *ends_after* this is the nearest one that saw the row's offset, otherwise the nearest one that did not. Of
+    several with the same `until_offset` the last in the order of *sights* counts.
     """
     one_each = sights.unique(["partition", "until_offset"], keep="last", maintain_order=True)
     # Those that saw an offset end after it, the others at or before it.

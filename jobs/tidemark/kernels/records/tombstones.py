@@ -1,4 +1,4 @@
-"""Gives tombstones an event time: records that delete their key.
+"""Gives an event time to tombstones, the records that delete their key.
 
 A tombstone has no value whose fields could say when its key was deleted. Where no header and no field of its key says
 it (`tombstone_time`), it is as new as the newest record before it in its partition: it deletes what it was sent after.
@@ -16,8 +16,8 @@ def with_tombstone_times(rows: pl.DataFrame, newest_ms: Mapping[int, int]) -> tu
     """Returns *rows* of a source with a time for all tombstones.
 
     Args:
-        rows: in offset order.
-        newest_ms: by partition, the newest event time of all usable records.
+        rows: the rows, in offset order.
+        newest_ms: by partition, the newest event time of all usable records before.
 
     Returns:
         The rows, and *newest_ms* after them.

@@ -1,4 +1,4 @@
-"""Arrays with a value per window."""
+"""Arrays with one value for each streaming window."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-"""Instants (epoch ms) or lengths (ms), whole numbers, exact up to 2^53; NaN: no value."""
+"""Instants (epoch ms) or lengths (ms), whole numbers, exact up to 2^53; NaN where a window has no value."""
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 NONE = -1
-"""Stands for no operator, where a place is expected."""
+"""In place of the index of an operator: there is none."""
 UNFINISHED = -2
-"""The place or clock of an operator without the window."""
+"""In place of the index or the clock of an operator that has not finished the window."""
 
 
 def alike(rows: Sequence[npt.NDArray[Any]], windows: int) -> Iterator[Mask]:
-    """Divides *windows* into those for which each of *rows* has equal values."""
+    """Divides windows, whose number is *windows*, into groups in which each of *rows* has one value; yields their
+    masks.
+    """
     if not windows or all((row == row[0]).all() for row in rows):
         yield np.ones(windows, np.bool_)
         return

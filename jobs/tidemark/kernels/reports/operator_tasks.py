@@ -42,5 +42,5 @@ def spark_tasks(rows: F) -> F:
 
 
 def _exploded(rows: F, *more: str) -> F:
-    own = [name for name in (*OPERATOR, *more) if name in rows.lazy().collect_schema()]
-    return rows.select(*own, "tasks").explode("tasks", empty_as_null=False, keep_nulls=False)
+    existing = [name for name in (*OPERATOR, *more) if name in rows.lazy().collect_schema()]
+    return rows.select(*existing, "tasks").explode("tasks", empty_as_null=False, keep_nulls=False)

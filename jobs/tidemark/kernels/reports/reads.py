@@ -6,10 +6,10 @@ import polars as pl
 
 
 def partition_reads(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Returns those of *rows* of `partition_batches` whose batch looked at the partition.
+    """Returns the *rows* of `partition_batches` in which the batch looked at the partition, with `n` and `unread`.
 
-    They also have n and `unread`: n counts the offsets that were read, where a topic has gaps more than there were
-    records; `unread` is null if the broker was not asked.
+    `n` is the number of offsets that were read; in a topic with gaps that is more than the number of records. `unread`
+    is null if the broker was not asked.
     """
     return rows.drop_nulls("until_offset").with_columns(
         n=pl.col("until_offset") - pl.col("from_offset"), unread=pl.col("latest_offset") - pl.col("until_offset")

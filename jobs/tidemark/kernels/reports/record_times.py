@@ -17,9 +17,8 @@ TASK = ["sub_topology", "operator", "task_id", "batch_id"]
 def record_times(minutes: pl.DataFrame) -> pl.DataFrame:
     """Returns the timestamps of the records that tasks read, in order: `record_ms` and `latest_ms`, epoch ms.
 
-    The record of a bucket may be as late as `latest_ms`.
-
-    *minutes* are rows of `latency_minutes` about single batches.
+    A record of a latency bucket is known within the bucket only: it may be as late as `latest_ms`. *minutes* are rows
+    of `latency_minutes` about single batches.
     """
     ends = ["min_ms", "max_ms"]
     extremes = pl.min("min_ms").over(TASK), pl.max("max_ms").over(TASK)
@@ -51,9 +50,9 @@ def _before_finish(latency_ms: pl.Expr, name: str) -> pl.Expr:
 
 
 def first_records(asked: pl.DataFrame, times: pl.DataFrame) -> pl.Series:
-    """Returns the timestamp of the oldest record at or beyond `needed_ms` of each row of *asked*; null: none is known.
+    """Returns, for each row of *asked*, the timestamp of the oldest record at or beyond `needed_ms`; null if unknown.
 
-    *asked* names the tasks and their batches, and *times* are those of `record_times`.
+    *asked* names the tasks and their batches, and *times* is what `record_times` returns.
     """
     needed = asked.select(*TASK, pl.col("needed_ms").cast(pl.Int64())).with_row_index("row").sort("needed_ms")
     found = needed.join_asof(

@@ -1,4 +1,4 @@
-"""Finds restarts and standstills, when no driver read, and waiting records."""
+"""Finds restarts and standstills, in which no driver read, and the records that waited meanwhile."""
 
 from __future__ import annotations
 
@@ -14,22 +14,11 @@ from tidemark.model.settings.intervals import iso
 RUNNING = "running"
 """State in heartbeats: see control.StreamState."""
 TRIGGERS = 2
-"""A driver replaced within so many triggers did not restart.
-
-No record waited for it.
-"""
+"""A driver that was replaced within so many triggers counts as not restarted: no record waited for it."""
 IDLE_FOR_MS = 60_000
-"""A new driver that was idle for so long did not restart.
-
-It ran for this length before its first batch.
-
-There was nothing to read.
-"""
+"""A new driver that ran for longer than this before its first batch is no restart: there was nothing to read."""
 STILL_AFTER_MS = 30_000
-"""A driver without a sign of work for longer stood still.
-
-It is the length of two beats of 15 s.
-"""
+"""A driver without a sign of work for longer stood still; two heartbeats of 15 s take as long."""
 
 
 class Restart(NamedTuple):
@@ -37,9 +26,9 @@ class Restart(NamedTuple):
 
     Attributes:
         batch_id: the batch that read the records that waited.
-        from_ms: its begin, clock of the driver.
-        to_ms: its end, clock of the driver.
-        waited: how many records waited, at least: those that the batch read. See `with_unread`.
+        from_ms: its beginning, epoch ms of the driver's clock.
+        to_ms: its end, epoch ms of the driver's clock.
+        waited: how many records waited at least, namely those that the batch read. See `with_unread`.
         stood_still: the driver was not replaced; its process was stopped, or it hung.
     """
 
@@ -92,7 +81,7 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
 
 
 def with_unread(restart: Restart, reads: pl.DataFrame) -> Restart:
-    """Returns *restart* with all records that waited, also those that its batch left for later ones.
+    """Returns *restart* with the number of all records that waited, also of those that its batch left for later ones.
 
     They lie between the offset that the driver before had read to and the end of the partition when the broker was
     first asked afterwards. Inputs without such an end, such as hops and tables, count with what the batch read.
@@ -101,19 +90,22 @@ def with_unread(restart: Restart, reads: pl.DataFrame) -> Restart:
         restart: a time without reads.
         reads: rows of `partition_reads` of its batch and of later ones.
     """
-    place = ["source", "partition"]
+    partition = ["source", "partition"]
     in_order = reads.sort("batch_id", maintain_order=True)
-    first_ends = in_order.drop_nulls("latest_offset").unique(place, keep="first", maintain_order=True)
-    of_batch = in_order.filter(pl.col("batch_id") == restart.batch_id).select(*place, read_to="until_offset")
-    unread = first_ends.join(of_batch, on=place, how="inner").select(pl.col("latest_offset") - pl.col("read_to"))
+    first_ends = in_order.drop_nulls("latest_offset").unique(partition, keep="first", maintain_order=True)
+    read = in_order.filter(pl.col("batch_id") == restart.batch_id).select(*partition, read_to="until_offset")
+    unread = first_ends.join(read, on=partition, how="inner").select(pl.col("latest_offset") - pl.col("read_to"))
     left = int(unread.to_series().clip(lower_bound=0).sum())
     return restart._replace(waited=restart.waited + left)
 
 
 class _Signs(NamedTuple):
-    """The beats of a driver in order, and by each of them when it worked last.
+    """The heartbeats of a driver in order.
 
-    *lag_ms* is the longest time without work that a beat shows.
+    Attributes:
+        at_ms: when it sent each.
+        worked_ms: when it had last worked, according to each.
+        lag_ms: the longest time without work that a heartbeat shows.
     """
 
     at_ms: list[int]
@@ -137,11 +129,17 @@ def _signs_of(at_ms: pl.Series, worked_ms: pl.Series) -> _Signs:
 
 
 def _standstill(signs: _Signs, ended_ms: int, batch: Mapping[str, Any], short_ms: int) -> Iterator[Restart]:
-    """Yields the standstill before *batch*, if there was one.
+    """Yields the standstill between two batches of one driver, if there was one.
 
-    It came after the batch that ended at *ended_ms*. It lies between two signs of work, for longer than STILL_AFTER_MS
-    and *short_ms*, or than the latter alone where a beat shows that the driver had not worked for as long. The batch
-    follows it within *short_ms*.
+    A standstill is a time between two signs of work that is longer than STILL_AFTER_MS and *short_ms*. It need only be
+    longer than *short_ms* if a heartbeat shows that the driver had not worked for so long. The batch after it begins
+    within *short_ms*.
+
+    Args:
+        signs: the signs of work of the driver.
+        ended_ms: when the batch before ended, epoch ms.
+        batch: the batch after it.
+        short_ms: a shorter pause is none.
     """
     began_ms = batch["started_at"]
     longest_ms = max(STILL_AFTER_MS, short_ms)

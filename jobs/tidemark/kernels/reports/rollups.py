@@ -65,10 +65,12 @@ def by_minute(
     *,
     engine: Literal["in-memory", "streaming"] = "in-memory",
 ) -> pl.DataFrame:
-    """Returns measured rows by task, of *facts* that finished in *minutes*.
+    """Returns measured rows by task and minute, without `scope` and `path`.
 
-    They lack `scope` and `path`. *facts* are rows of `latency_minutes` with the columns of FACTS. The streaming engine
-    is for more rows than fit into memory.
+    Args:
+        facts: rows of `latency_minutes` with the columns of FACTS.
+        minutes: the minutes in which they finished that count.
+        engine: the streaming engine is for more rows than fit into memory.
     """
     minute = pl.col("finished_at").dt.truncate("1m")
     finished = facts.filter(_is_in("finished_at", minutes)).with_columns(interval_start=minute)
@@ -78,8 +80,9 @@ def by_minute(
 def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
     """Returns the measured rows of all scopes by minute.
 
-    They come from those of *tasks*, which lack `scope` and `path`. *paths* are those to the terminal operators, by
-    their names.
+    Args:
+        tasks: measured rows by task, without `scope` and `path`.
+        paths: by the name of a terminal operator, the path to it as text.
     """
     null = pl.lit(None, pl.String)
     of_terminals = tasks.filter(pl.col("operator").is_in(list(paths)))
@@ -96,11 +99,9 @@ def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
 
 
 def rows_to_keep(stored: pl.DataFrame, hour: Interval, minutes: Collection[Interval]) -> pl.DataFrame:
-    """Returns the *stored* rows that a rollup adds to its own.
+    """Returns the *stored* rows that a rollup of *minutes* in *hour* needs beside its own, and leaves as they are.
 
-    The rollup is of the *minutes* in *hour*.
-
-    It leaves them as they are. They are the other minutes of *hour*, and the other hours of its day.
+    These are the other minutes of *hour*, and the other hours of its day.
     """
     grain = pl.col("grain")
     is_minute = (grain == Grain.MINUTE.value) & starts_in([hour]) & ~starts_in(minutes)
@@ -114,10 +115,9 @@ def starts_in(intervals: Collection[Interval]) -> pl.Expr:
 
 
 def by_grain(minutes: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """Returns the measured rows of all grains.
+    """Returns the measured rows of all grains: *minutes*, the hours that they are in, and the days of these.
 
-    They are *minutes*, the hours they are in, and the days of these. *stored* has, with their `grain`, the other
-    minutes of these hours and the other hours of these days.
+    *stored* has, with their `grain`, the other minutes of these hours and the other hours of these days.
     """
 
     def with_stored(new: pl.DataFrame, grain: Grain) -> pl.DataFrame:
@@ -134,10 +134,7 @@ def by_grain(minutes: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
-    """Returns the statistics of *measured* rows, one per scope and interval.
-
-    They have average, percentiles and the share over the SLA.
-    """
+    """Returns the *measured* rows, one per scope and interval, with average, percentiles and the share over the SLA."""
     interval = [*SCOPED, "grain", "interval_start", "interval_end"]
     statistics = measured.with_columns(avg_ms=pl.col("sum_ms") / pl.col("n"), sla_ms=_promised(outline))
     of_buckets = _of_buckets(statistics.lazy().select(*interval, "sla_ms", "buckets"), interval)
@@ -148,10 +145,7 @@ def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
 
 
 def shrunk_minutes(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
-    """Returns minutes of *stored* rows of which *tasks* count fewer records.
-
-    They are epoch ms of the minutes' starts.
-    """
+    """Returns the starts, epoch ms, of minutes for which *tasks* count fewer records than *stored* rows do."""
     of_tasks = stored.filter(grain=Grain.MINUTE.value, scope=Scope.TASK.value)
     row = [*TASK, "interval_start"]
     had, left = (in_rows(rows.lazy().select(*row, "buckets")) for rows in (of_tasks, tasks))
@@ -176,7 +170,7 @@ def _merged(measured: pl.DataFrame, grain: Grain) -> pl.DataFrame:
 
 
 def _promised(outline: Outline) -> pl.Expr:
-    """Returns the promise to the subject of a row, ms; null: none."""
+    """Returns what is promised for the operator, path or topology of a row, in ms; null if nothing is."""
     of_operator = pl.col("operator").replace_strict(outline.sla_ms, default=None, return_dtype=pl.Int64)
     of_path = pl.col("path").replace_strict(outline.of_paths, default=None, return_dtype=pl.Int64)
     is_topology = pl.col("scope") == Scope.TOPOLOGY.value

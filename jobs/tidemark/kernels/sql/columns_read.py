@@ -12,9 +12,9 @@ from tidemark.errors import InvalidArgument
 
 
 def columns_read() -> Callable[[str], list[str]]:
-    """Returns a function of the columns that an expression of SQL reads.
+    """Returns a function that returns the columns which an expression of SQL reads.
 
-    It raises InvalidArgument for another text.
+    The function raises InvalidArgument if the text is no expression.
     """
     connection = duckdb.connect()
 

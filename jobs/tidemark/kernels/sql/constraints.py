@@ -60,8 +60,11 @@ class NotEvaluable(InvalidArgument):
 class Constraint:
     """A condition that each row of a table meets.
 
-    `kind` and `name` are how Delta calls it, such as `constraint` and `positive`. `columns` are the columns of the
-    table with Delta's types.
+    Attributes:
+        kind: how Delta calls such a condition, for example `constraint`.
+        name: the name of this one, for example `positive`.
+        text: the condition, in Spark SQL.
+        columns: the columns of the table, with Delta's types.
     """
 
     kind: str
@@ -80,9 +83,11 @@ class Constraint:
 
 @dataclass(frozen=True)
 class ParsedCondition:
-    """A condition of rows: `is_met` is never null, and `columns` are those that it reads.
+    """A condition as an expression of polars.
 
-    A column that is only compared with null has any type (None).
+    Attributes:
+        is_met: true for rows that meet it, and never null.
+        columns: the columns that it reads; the type is None if a column is only compared with null.
     """
 
     is_met: pl.Expr
@@ -90,9 +95,10 @@ class ParsedCondition:
 
 
 def violations(rows: pl.DataFrame, constraints: Iterable[Constraint]) -> pl.Series:
-    """Returns for each of *rows* why one of *constraints* refuses it; null where none does.
+    """Returns for each row which constraint refuses it, with the values that this constraint read; null where none
+    does.
 
-    The text has the constraint and the values that it read. A column that *rows* lack is null.
+    A column that *rows* lack counts as null.
     """
     why = pl.Series("why", [None] * rows.height, dtype=pl.String)
     for constraint in constraints:
@@ -100,8 +106,10 @@ def violations(rows: pl.DataFrame, constraints: Iterable[Constraint]) -> pl.Seri
         columns = [_read(rows, name, kind) for name, kind in condition.columns.items()]
         read = rows.select(pl.int_range(pl.len()).alias(ROW), *columns).with_columns(condition.is_met.alias(IS_MET))
         refused = read.filter(~pl.col(IS_MET) & why.is_null())
-        told = [f"{constraint} refuses {_told(row, condition.columns)}" for row in refused.iter_rows(named=True)]
-        why = why.scatter(refused[ROW], told) if told else why
+        texts = [
+            f"{constraint} refuses {_values_text(row, condition.columns)}" for row in refused.iter_rows(named=True)
+        ]
+        why = why.scatter(refused[ROW], texts) if texts else why
     return why
 
 
@@ -111,7 +119,7 @@ def _read(rows: pl.DataFrame, name: str, kind: pl.DataType | None) -> pl.Expr:
     return pl.col(name) if kind is None else pl.col(name).cast(kind)
 
 
-def _told(row: Mapping[str, Any], names: Iterable[str]) -> str:
+def _values_text(row: Mapping[str, Any], names: Iterable[str]) -> str:
     return ", ".join(f"{name} = {json.dumps(row[name], default=str, ensure_ascii=False)[:LONGEST]}" for name in names)
 
 
@@ -131,9 +139,13 @@ def _condition(text: str, columns: tuple[tuple[str, str], ...]) -> ParsedConditi
 
 @dataclass(frozen=True)
 class _Value:
-    """An expression with its type in Delta's words.
+    """A part of a condition, as an expression of polars.
 
-    `literal` is the value of a literal. `fails` is true where Spark raises an error, as for sums beyond their type.
+    Attributes:
+        expr: the expression.
+        kind: its type, by Delta's name.
+        literal: the value of a literal; None for any other expression.
+        fails: true where Spark raises an error, as for a sum beyond its type; None if Spark never does.
     """
 
     expr: pl.Expr
@@ -165,7 +177,10 @@ def _either(*fails: pl.Expr | None) -> pl.Expr | None:
 
 
 class _Parser:
-    """Reads a condition by recursive descent; each method reads what binds tighter than the one before."""
+    """Parses a condition by recursive descent.
+
+    The methods are in the order of precedence, from OR to single values; each calls the next for its operands.
+    """
 
     def __init__(self, text: str, columns: Mapping[str, str]) -> None:
         self._columns = {name.casefold(): (name, kind) for name, kind in columns.items()}
@@ -283,9 +298,9 @@ class _Parser:
         return _Value(reduce(or_, equal), "boolean", fails=value.fails)
 
     def _refuse_mixed(self, value: _Value, listed: Sequence[_Value]) -> None:
-        """Refuses literals among which Spark compares an exact *value* in a type that is less exact than their own.
+        """Refuses an IN whose literals Spark would compare with an exact *value* in a less exact type than their own.
 
-        It compares the value with all of them in one type.
+        Spark compares the value with all literals in one common type.
         """
         exact = [each for each in listed if each.scale is not None]
         if exact and len(exact) < len(listed):
@@ -337,7 +352,7 @@ class _Parser:
         return _Value(calculate(self._double(left), self._double(right)), "double", fails=fails)
 
     def _double(self, value: _Value) -> pl.Expr:
-        """Returns a number as a double, where Spark has the same one."""
+        """Returns a number as a double; refuses one that Spark may round to another double."""
         if isinstance(value.literal, Decimal):
             return pl.lit(float(value.literal))
         if value.bits is None and value.kind not in {"float", "double"}:

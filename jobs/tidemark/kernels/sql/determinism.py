@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 SETTINGS = frozenset(
     {"current_setting", "getenv", "getvariable", "version", "current_localtime", "current_localtimestamp"}
 )
-"""Functions that depend on settings or the clock.
-
-DuckDB wrongly declares them CONSISTENT.
-"""
+"""Functions that depend on settings or the clock, although DuckDB declares them CONSISTENT."""
 
 WORDS = frozenset({
     "current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp",
@@ -71,9 +68,8 @@ class Determinism:
             raise InvalidArgument(msg)
 
     def no_expression(self, sql: str) -> str | None:
-        """Returns why *sql* is not one expression; None where it is one.
-
-        It is parsed without the query that it will be part of.
+        """Returns why *sql* alone, outside of the query that it will be part of, is not one expression;
+        None if it is.
         """
         # `a, b` is two expressions alone, and one row in brackets.
         alone, within = self._parsed(sql), self._parsed(f"({sql})")
@@ -83,9 +79,8 @@ class Determinism:
         return None if _shape(alone) == _shape(within) else "it is not one expression"
 
     def _offences(self, sql: str, columns: Collection[str], within: frozenset[str]) -> Iterator[tuple[str, str]]:
-        """Yields each refused word of *sql*, and why it is refused.
-
-        *within* are the macros whose text *sql* is.
+        """Yields each word of *sql* that is refused, and why; *within* are the macros whose definition
+        contains *sql*.
         """
         for node in _nodes(self._parsed(f"({sql})")):
             match node.get("class"):
@@ -109,10 +104,7 @@ class Determinism:
                     yield f"{name}(), which is {word}", why
 
     def _parsed(self, sql: str) -> Any:
-        """Returns DuckDB's syntax tree of *sql*.
-
-        It has the error where *sql* is not a list of expressions.
-        """
+        """Returns DuckDB's syntax tree of *sql*, or the tree of an error if *sql* is not a list of expressions."""
         # DuckDB imports pandas for a query with parameters.
         literal = sql.replace("'", "''")
         query = self._connection.execute(f"SELECT json_serialize_sql('SELECT {literal}')")
@@ -135,7 +127,7 @@ def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
 
 
 def _shape(parsed: Any) -> Any:
-    """Returns *parsed* without the places of its words."""
+    """Returns the syntax tree *parsed* without the positions of its words in the text."""
     if isinstance(parsed, dict):
         return {key: _shape(part) for key, part in parsed.items() if key != "query_location"}
     return [_shape(part) for part in parsed] if isinstance(parsed, list) else parsed

@@ -1,6 +1,6 @@
-"""Runs the SQL of a topology over frames in memory, in DuckDB.
+"""Runs the SQL of a topology over frames in memory, in DuckDB, which gets no access to files or the network.
 
-It has no files and no network. An expression that fails for one record sets that record aside and no other: a sum
+An expression that fails for one record sets that record aside and no other: a sum
 overflows, a text is not a number, or a time lies outside of the years 1 to 9999. Only where a query failed are its
 records evaluated one by one.
 """
@@ -27,7 +27,7 @@ PROBLEM = "_problem"
 UNNAMED = "the records"
 """Name of the table that an expression reads while it is checked.
 
-It is not the later one, so that no expression refers to it.
+The name is not that of the table which it reads later, so that no expression can refer to the table.
 """
 
 
@@ -55,10 +55,7 @@ class Expressions:
         self._determinism.check(sql, columns)
 
     def misfit(self, sql: str, records: pl.DataFrame) -> str | None:
-        """Returns why *sql* is no expression over *records*; None where it is.
-
-        It may name only the columns of *records*.
-        """
+        """Returns why *sql* is no expression over the columns of *records*; None if it is one."""
         import duckdb
 
         if problem := self._determinism.no_expression(sql):
@@ -160,9 +157,9 @@ def _is_of_a_record(error: duckdb.Error) -> bool:
 
 
 def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
-    """Returns a connection of its own to the process's database.
+    """Returns a new connection to the database of this process, which has no tables.
 
-    The database has no tables: what a connection registers only this connection sees.
+    Only this connection sees the frames that are registered with it. *more* are further settings of the database.
     """
     return _database(more).cursor()
 

@@ -42,22 +42,24 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
         rule: the change rule.
 
     Returns:
-        `emit`, and `old_value` and `old_timestamp_ms`: the version that the update was compared with, which is the one
-        it replaces where `emit` is true; null where there is none. Also `run`: an update that is sent on, and those of
-        its key after it that are not, have the same number; and `old_run`, the run of the version that the update was
-        compared with. Null: it is not of this batch.
+        A row for each update, with these columns:
+        `emit` is true for an update that is sent on.
+        `old_value` and `old_timestamp_ms` are the version that the update was compared with, which is also the one that
+        it replaces if it is sent on; null where there is none.
+        `run` is a number that an update which is sent on shares with the updates of its key after it that are not.
+        `old_run` is the run of the version that the update was compared with; null if that is not of this batch.
     """
     rows = _by_key(updates, stored)
     first = rows.first
     emit = _emits(rows, rule)
     last = _last_sent_before(emit, first)
     # Without an earlier update in the batch a row is compared with the stored version of its key.
-    is_first_sent, place = pl.Series(last < 0), np.maximum(last, 0)
-    old_value = rows.old_value.zip_with(is_first_sent, rows.value.gather(place))
-    old_timestamp_ms = rows.old_timestamp_ms.zip_with(is_first_sent, rows.timestamp_ms.gather(place))
+    is_first_sent, earlier = pl.Series(last < 0), np.maximum(last, 0)
+    old_value = rows.old_value.zip_with(is_first_sent, rows.value.gather(earlier))
+    old_timestamp_ms = rows.old_timestamp_ms.zip_with(is_first_sent, rows.timestamp_ms.gather(earlier))
     run = pl.Series(np.cumsum(emit | first), dtype=pl.Int64)
     old = {"old_value": old_value, "old_timestamp_ms": old_timestamp_ms}
-    verdicts = pl.DataFrame({"emit": emit, **old, "run": run, "old_run": run.gather(place).set(is_first_sent, None)})
+    verdicts = pl.DataFrame({"emit": emit, **old, "run": run, "old_run": run.gather(earlier).set(is_first_sent, None)})
     back = np.empty(len(emit), np.int64)
     back[rows.row] = np.arange(len(emit))
     return verdicts[back]
@@ -65,9 +67,15 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
 
 @dataclass(frozen=True)
 class _RowsByKey:
-    """Updates key by key, with the key's stored version.
+    """Updates key by key, in order within each key.
 
-    They are in order within a key. `row` is the number of each among all updates; `first` marks each key's first row.
+    Attributes:
+        row: the number of each among all updates.
+        first: true for the first row of each key.
+        value: the value of each.
+        timestamp_ms: its record time.
+        old_value: the value of its key's stored version.
+        old_timestamp_ms: the record time of that version.
     """
 
     row: Array
@@ -98,7 +106,7 @@ def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> _RowsByKey:
 
 
 def _emits(rows: _RowsByKey, rule: Rule) -> Array:
-    """Returns True for rows sent on."""
+    """Returns True for rows that are sent on by *rule*; the module says why it is right."""
     first, value, timestamp_ms = rows.first, rows.value, rows.timestamp_ms.to_numpy()
     repeats = value.eq_missing(value.shift().zip_with(pl.Series(~first), rows.old_value)).to_numpy()
     # np.roll wraps around at row 0, which is the first row of its key and compared with the stored version.
@@ -118,9 +126,9 @@ def _emits(rows: _RowsByKey, rule: Rule) -> Array:
 
 
 def _running_min(values: Array, *, starts: Array) -> Array:
-    """Returns the lowest value so far, anew wherever *starts* is true.
+    """Returns the lowest value so far; a new stretch begins wherever *starts* is true.
 
-    It takes log2(longest stretch) passes.
+    The work is log2(longest stretch) passes over all values.
     """
     # A parallel prefix scan: each pass doubles the distance over which minima are carried.
     stretch, lowest, step = np.cumsum(starts), values, 1
@@ -131,10 +139,7 @@ def _running_min(values: Array, *, starts: Array) -> Array:
 
 
 def _last_sent_before(emit: Array, first: Array) -> Array:
-    """Returns where the last emitted row before each row is.
-
-    It is the position of a row of the same key, −1 where there is none.
-    """
+    """Returns the index of the last emitted row of the same key before each row, or −1 where there is none."""
     positions = np.arange(len(emit))
     sent = np.maximum.accumulate(np.where(emit, positions, -1))
     before = np.concatenate([[-1], sent[:-1]])

@@ -34,9 +34,8 @@ _COMPARED_BY_TEXT = (
     *(pl.String(), pl.Boolean(), pl.Float32(), pl.Float64(), pl.Date(), INSTANT),
     *(pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64(), pl.UInt8(), pl.UInt16(), pl.UInt32(), pl.UInt64()),
 )
-"""Types of which two values with equal text are equal.
-
-In a list, NaN has the text of null.
+"""Types of which two values are equal exactly if their texts are. Lists are not: in a list, NaN has the
+text of null.
 """
 
 
@@ -71,10 +70,10 @@ class JudgedUpdates:
 
 
 def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Sequence[str] | None = None) -> pl.DataFrame:
-    """Returns *records* as updates of the value of *columns*.
+    """Returns *records* as updates: with `_value`, the text of *columns*, and `_identity`, by which it is compared.
 
-    Values are compared by the columns *identity*, or by *columns*. If equal text is an equal value, `_identity` has the
-    columns themselves, until `identified` calculates it.
+    Values are compared by the columns *identity*, or by *columns* without those. Where equal text means an equal value,
+    `_identity` has the columns themselves, until `identified` calculates a hash for the few that are needed.
     """
     text = pl.when(~pl.col("_deleted")).then(value_text(columns, records.schema))
     if identity is None and columns and all(records.schema[c] in _COMPARED_BY_TEXT for c in columns):
@@ -84,7 +83,7 @@ def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Seque
 
 
 def identified(updates: pl.DataFrame) -> pl.DataFrame:
-    """Returns *updates* with the identity of each value."""
+    """Returns *updates* with the hash of each value as `_identity`, for those that do not have it yet."""
     if not _is_compared_by_text(updates):
         return updates
     compared = updates["_identity"].struct.unnest()
@@ -99,9 +98,13 @@ def _is_compared_by_text(updates: pl.DataFrame) -> bool:
 def sent_on(
     updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission, *, with_times: bool = False
 ) -> JudgedUpdates:
-    """Decides *updates*, in order, by a strategy that holds nothing.
+    """Decides which *updates* are sent on at once, by a strategy under which none waits.
 
-    *stored* are the stored rows of their keys. The other argument is that of `judged`.
+    Args:
+        updates: the updates, in order.
+        stored: the stored rows of their keys.
+        emission: the strategy, its change rule, and whether it decides once for each key of a batch.
+        with_times: as for `judged`.
     """
     decided = updates
     if emission.decide is DecisionRate.BATCH:
@@ -121,33 +124,38 @@ def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
 
 
 def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_times: bool = False) -> JudgedUpdates:
-    """Decides *updates* by *rule*, against *stored* rows and each other.
+    """Decides *updates*, in order, by comparing each with the *stored* row of its key or the update sent on before it.
 
-    *with_times*: each run of suppressed updates has all of their times, for the versions of a joined table.
+    Args:
+        updates: the updates, in order.
+        stored: the stored rows of their keys.
+        rule: when an update counts as unchanged.
+        with_times: whether each run of suppressed updates lists the times of all of them, for the versions of a joined
+            table.
     """
     by_text = _is_compared_by_text(updates)
-    own, of_stored = ("_value", "value") if by_text else ("_identity", "identity")
+    compared, stored_as = ("_value", "value") if by_text else ("_identity", "identity")
     verdicts = judge(
-        updates.select(key="_key", value=own, timestamp_ms="_timestamp_ms"),
-        stored.select("key", "timestamp_ms", value=of_stored),
+        updates.select(key="_key", value=compared, timestamp_ms="_timestamp_ms"),
+        stored.select("key", "timestamp_ms", value=stored_as),
         rule=rule,
     )
     rows = updates.with_columns(
-        verdicts["old_value"].alias(f"_old{own}"),
+        verdicts["old_value"].alias(f"_old{compared}"),
         _old_timestamp_ms=verdicts["old_timestamp_ms"],
         _run=verdicts["run"],
         _old_run=verdicts["old_run"],
     )
     emitted = rows.filter(verdicts["emit"])
-    needed = ("_key", own, "_old_timestamp_ms", "_partition", "_offset", "_timestamp_ms", "_task", "_run", "_old_run")
-    skipped = rows.select(*needed)
+    of_version = (compared, "_old_timestamp_ms", "_run", "_old_run")
+    skipped = rows.select("_key", *of_version, "_partition", "_offset", "_timestamp_ms", "_task")
     if with_times:
         # Of one instant the last update counts.
         skipped = skipped.with_columns(_stands=pl.struct("_key", "_timestamp_ms").is_last_distinct())
     skipped = skipped.filter(~verdicts["emit"])
     per_task = dict.fromkeys(updates["_task"].unique().to_list(), 0)
     per_task |= dict(skipped.group_by("_task").len().iter_rows())
-    runs = _runs(skipped, own, "_run")
+    runs = _runs(skipped, compared, "_run")
     if by_text:
         emitted = identified(emitted)
         sent = emitted.select(_old_run="_run", _sent="_identity")
@@ -158,9 +166,9 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_time
 
 
 def _compared_with(updates: pl.DataFrame, sent: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
-    """Returns the identity with which each of *updates* was compared.
+    """Returns the identity of the value with which each of *updates* was compared.
 
-    It is the one that was *sent* on in the run `_old_run`, or the *stored* one of the key.
+    That value is the one that was *sent* on in the run `_old_run`, or without such a run the *stored* one of the key.
     """
     rows = updates.select("_key", "_old_run").join(sent, on="_old_run", how="left", maintain_order="left")
     old = rows.join(stored.select(_key="key", _stored="identity"), on="_key", how="left", maintain_order="left")
@@ -168,9 +176,9 @@ def _compared_with(updates: pl.DataFrame, sent: pl.DataFrame, stored: pl.DataFra
 
 
 def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool = False) -> JudgedUpdates:
-    """Sends all of *updates* on, each in place of the one before.
+    """Sends all of *updates* on; each replaces the one before it, or the *stored* row of its key.
 
-    Deletions of a key that does not exist are left out, unless *everything* is true.
+    The deletion of a key that does not exist is suppressed, unless *everything* is true.
     """
     old = stored.select(_key="key", _stored_identity="identity", _stored_ms="timestamp_ms")
     rows = (
@@ -196,10 +204,10 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool =
 
 
 def _runs(skipped: pl.DataFrame, compared: str, *run: str) -> pl.DataFrame:
-    """Returns a row for each run of *skipped* updates of a partition.
+    """Returns a row for each run of suppressed updates, and partition.
 
-    Updates of a run have equal values of *run*, and then of their keys, of *compared*, and of the times of the version
-    that they repeat.
+    The updates of a run have equal values in the columns *run*. From these it follows that their keys are equal, what
+    they are *compared* by, and the version that they repeat.
     """
     same = outside(("_key", compared, "_old_timestamp_ms", "_old_run"), run)
     times = {"asserted_ms": pl.col("_timestamp_ms").filter(pl.col("_stands"))} if "_stands" in skipped.columns else {}

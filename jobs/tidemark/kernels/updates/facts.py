@@ -1,7 +1,4 @@
-"""Computes facts of a batch of one operator.
-
-They are latency per task and streaming window, and records per streaming window.
-"""
+"""Computes the measurements of one operator in a batch: latency per task and streaming window, records per window."""
 
 from __future__ import annotations
 
@@ -28,14 +25,13 @@ TIMES: Mapping[str, pl.DataType] = {
 
 
 def times_of(records: pl.DataFrame) -> pl.DataFrame:
-    """Counts *records* by their times and task.
+    """Counts *records* by their times and task, without repeated ones, which have been measured before.
 
-    Records that a source has just read may lack `_newest_ms` and `_repeated`: each reflects itself, and none is
-    repeated.
+    Records that a source has just read may lack `_newest_ms` and `_repeated`: the newest record that each reflects is
+    itself, and none is repeated.
     """
     if "_newest_ms" not in records.columns:
         records = records.with_columns(_newest_ms="_timestamp_ms", _repeated=pl.lit(value=False))
-    # A repeated record has finished before.
     fresh = records.select("_timestamp_ms", "_newest_ms", "_task", "_repeated").filter(~pl.col("_repeated"))
     # Times in the order of their records take a third of the bytes in a journal entry.
     by_time = fresh.group_by("_timestamp_ms", "_newest_ms", "_task", maintain_order=True)
@@ -43,10 +39,9 @@ def times_of(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
-    """Returns latency statistics by `_task`: n, min, max, sum, negative n.
+    """Returns, by task, n, min_ms, max_ms, sum_ms and negative_n of the latencies at *finished_at_ms* (KIP-613).
 
-    They are n, min_ms, max_ms, sum_ms and negative_n of the latencies at *finished_at_ms* (KIP-613). A result's latency
-    is that of the newest record that it reflects.
+    The latency of a result is that of the newest record that it reflects. negative_n counts latencies below 0.
     """
     timestamp, n = pl.col("_newest_ms"), pl.col("n").cast(pl.Int64)
     per_task = (
@@ -71,10 +66,7 @@ def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) ->
 
 
 def over_all_tasks(stats: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Merges the latency *stats* of the tasks of an operator.
-
-    There is none without any.
-    """
+    """Merges the latency *stats* of the tasks of an operator; empty without any."""
     if not stats:
         return {}
     sums = {name: sum(task[name] for task in stats) for name in ("n", "sum_ms", "negative_n")}
@@ -109,10 +101,10 @@ def _collected(of_times: pl.LazyFrame, times: pl.DataFrame | pl.LazyFrame) -> pl
 
 
 def add_up(minutes: pl.DataFrame) -> pl.DataFrame:
-    """Merges rows of `latency_minutes` of several batches.
+    """Merges rows of `latency_minutes` from several batches into one for each minute, window and task.
 
-    Rows of one minute, window and task become one row, with the last of their batches. Those of a source in a batch
-    that closed windows stay as they are: they show which record let the windows close.
+    The merged row has the last of their batches. Rows of a source from a batch that closed windows are not merged: they
+    show with which record the windows could close.
     """
     of_batch = ("batch_id", "decided_at", "finished_at")
     same = [*outside(minutes.columns, {*of_batch, *STATISTICS, "buckets"}), "_minute", "_alone"]
@@ -129,12 +121,12 @@ def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]
 
 
 def per_interval(times: pl.DataFrame, results: pl.DataFrame, intervals: Intervals) -> dict[int, IntervalCount]:
-    """Counts records and results of a table per interval.
+    """Counts records and results of a table per interval, by the interval's start (epoch ms).
 
     Args:
-        times: counts of the records that its operator finished, as `times_of` returns them.
-        results: the rows that it sends on or writes. Repeated ones were counted before.
-        intervals: its intervals, whose starts are the keys of the result (epoch ms).
+        times: counts of the records that the table's operator finished, as `times_of` returns them.
+        results: the rows that it sends on or writes. Repeated rows are skipped, because they were counted before.
+        intervals: the intervals of the table.
     """
     fresh = results.filter(~pl.col("_repeated"))
     first = pl.struct("_partition", "_offset").sort_by("_partition", "_offset").first()
@@ -146,9 +138,9 @@ def per_interval(times: pl.DataFrame, results: pl.DataFrame, intervals: Interval
     finished = _in_intervals(times, intervals).group_by("start").agg(records=pl.col("n").sum())
     counts: dict[int, IntervalCount] = {}
     for row in finished.join(emitted, on="start", how="full", coalesce=True).iter_rows(named=True):
-        place = row["first"]
+        first = row["first"]
         counts[row["start"]] = IntervalCount(
-            row["records"] or 0, row["emitted"] or 0, place and (place["_partition"], place["_offset"])
+            row["records"] or 0, row["emitted"] or 0, first and (first["_partition"], first["_offset"])
         )
     return counts
 

@@ -1,7 +1,4 @@
-"""Decides which rows of a window are final.
-
-No record changes a final row any more, unless its window is reopened by request.
-"""
+"""Decides which rows of a window are final: no record changes them any more, unless a person reopens the window."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ _FINAL = "_window_final"
 
 
 def with_final(window: SinkWindow, records: pl.DataFrame, watermark_ms: int | None) -> pl.DataFrame:
-    """Marks the *records* that are final results of their windows.
-
-    Null: not known.
-    """
+    """Marks the *records* that are final results of their windows; the mark is null where that is not known."""
     up_to_ms = window.closed_up_to_ms(watermark_ms)
     if window.is_closed:
         final = pl.lit(value=True)
@@ -34,5 +28,5 @@ def with_final(window: SinkWindow, records: pl.DataFrame, watermark_ms: int | No
 
 
 def final_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
-    """Returns the table column for the mark; empty where *columns* lack it."""
+    """Returns the table's column with the mark of `with_final`; empty if *columns* have no mark."""
     return {WINDOW_FINAL: pl.col(_FINAL)} if _FINAL in columns else {}

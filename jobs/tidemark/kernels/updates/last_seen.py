@@ -14,18 +14,16 @@ from tidemark.kernels.columns.schemas import instants
 
 LAST_SEEN_AT = "last_seen_at"
 SEEN_ONLY, SEEN_ANEW = "_seen_only", "_seen_anew"
-"""Marks of a row for a sink.
-
-SEEN_ONLY: it only says when its key was last seen. SEEN_ANEW: its key was deleted in the same batch.
-"""
+"""Columns of a row for a sink. SEEN_ONLY is true if the row only says when its key was last seen. SEEN_ANEW is true if
+its key was deleted before in the same batch, so that earlier times no longer count."""
 _AT = "_last_seen_ms"
 
 
 def with_last_seen(records: pl.DataFrame, asserted: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    """Adds to *records* of a sink when their *key* was last asserted.
+    """Adds to the *records* of a sink when their *key* was last asserted.
 
-    *asserted* are updates in their order. A key that is asserted and is in no record gets one row, in which all else is
-    null.
+    *asserted* are all updates, suppressed ones too, in their order. A key that only suppressed updates assert gets a
+    row in which all else is null.
     """
     # A life of a key ends with its deletion; only the last one counts.
     lives = asserted.with_columns(_life=pl.col("_deleted").cast(pl.Int64).cum_sum().over(key))
@@ -68,10 +66,10 @@ def newest_rows(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
 
 
 def merged_last_seen(new: pl.DataFrame, stored: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    """Returns *new* rows with the newest time of their *key*.
+    """Returns *new* rows with the newest time at which their *key* was seen, be that in the new or in the stored row.
 
-    The time in *stored* rows counts. A row that only says when its key was seen becomes the stored row of
-    its key with the new time; without a stored row it is dropped.
+    A row that only says when its key was seen becomes the stored row of the key with the new time; without a stored row
+    it is dropped.
 
     Args:
         new: rows for the table, one per key.

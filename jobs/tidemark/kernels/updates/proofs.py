@@ -47,7 +47,7 @@ def suppressed_rows(operator: str, result: JudgedUpdates) -> pl.DataFrame:
 
 
 def as_read(records: pl.DataFrame) -> pl.DataFrame:
-    """Returns *records* by their place, with columns as JSON for their bytes."""
+    """Returns *records* as rows of a source, by partition and offset; their bytes are their columns as JSON."""
     return records.select(
         partition="_partition",
         offset="_offset",
@@ -85,7 +85,11 @@ def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Data
 def quarantine_rows(operator: str, records: pl.DataFrame, reason: str, detail: pl.Expr | None = None) -> pl.DataFrame:
     """Returns *records* that *operator* cannot use, as rows of `dead_letters`.
 
-    They have the place where they were read, and their columns.
+    Args:
+        operator: the operator.
+        records: the records; a row has their partition, their offset and their columns.
+        reason: why they are quarantined, a word such as `invalid_key`.
+        detail: what exactly is wrong with each; None without details.
     """
     columns = [c for c in payload(records.columns) if not c.startswith("@")]
     return records.select(
@@ -102,7 +106,11 @@ def quarantine_rows(operator: str, records: pl.DataFrame, reason: str, detail: p
 def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, blocked_by: str | None) -> pl.DataFrame:
     """Returns the *late* records of *operator*, as rows of `dead_letters`.
 
-    They are behind the watermark *watermark_ms*, which *blocked_by* had determined.
+    Args:
+        operator: the operator that had closed their window.
+        late: the records.
+        watermark_ms: the watermark behind which they are.
+        blocked_by: the input that held that watermark back, and so decided how late it was; None if none did.
     """
     watermark = pl.lit(watermark_ms, pl.Int64)
     return late.select(

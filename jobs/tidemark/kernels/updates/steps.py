@@ -11,7 +11,7 @@ from tidemark.collecting import in_order_of, outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregates.function import OLD
-from tidemark.kernels.aggregates.functions import places_in_order
+from tidemark.kernels.aggregates.functions import ranks
 from tidemark.kernels.columns.values import key_text, key_values, parsed, partition_of
 from tidemark.kernels.sql.expressions import COMPARED, KEPT, Expressions
 from tidemark.kernels.updates.emission import identified, with_value
@@ -42,9 +42,13 @@ def map_records(operator: Map, records: pl.DataFrame, sql: Expressions, *, updat
 
 
 def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions, compared: Sequence[str]) -> pl.DataFrame:
-    """Returns *records* of a map that emits on change, as updates.
+    """Returns the *records* that a map emits on change as updates.
 
-    Their keys are the map's or their own. Values are compared by its identity, or else by the columns *compared*.
+    Args:
+        operator: the map. If it names a key, updates have that; otherwise they keep the keys of the records.
+        records: what it selected.
+        sql: evaluates the map's `identity`, an expression by which values are compared.
+        compared: the columns by which values are compared in a map without `identity`.
     """
     key = {"_key": key_text(operator.key, records.schema)} if operator.key else {}
     columns = tuple(operator.select)
@@ -58,9 +62,9 @@ def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions, compared
 
 
 class InvalidColumns(InvalidArgument):
-    """Raised where columns of one side do not fit the other.
+    """Raised where the columns of two inputs do not fit each other, with all *problems* at once.
 
-    It has all *problems*. *key* is the key of the operator that demands the fit.
+    *key* is the key in the topology file that demands the fit, such as `on`.
     """
 
     def __init__(self, problems: Sequence[str], *, key: str) -> None:
@@ -69,9 +73,10 @@ class InvalidColumns(InvalidArgument):
 
 
 def unite(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """Returns the records of all *inputs*, which have the same columns.
+    """Returns the records of all *inputs* one after the other; *inputs* has them by the operator that sends them.
 
-    *inputs* are by the name of the operator that sends them.
+    Raises:
+        InvalidColumns: the inputs do not have the same columns.
     """
     (first, records), *others = inputs.items()
     problems = []
@@ -81,11 +86,13 @@ def unite(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
             problems.append(f"the columns of {first} and {name} differ in {columns}; a map makes them the same")
     if problems:
         raise InvalidColumns(problems, key="inputs")
-    return pl.concat([part.select(records.columns) for part in inputs.values()])
+    return pl.concat([frame.select(records.columns) for frame in inputs.values()])
 
 
 def table_updates(operator: KeyedTable, records: pl.DataFrame, compared: Sequence[str]) -> pl.DataFrame:
-    """Returns *records* with the table's key and value alone; values are equal if their columns *compared* are."""
+    """Returns *records* as updates of a table, with its key and value alone; *compared* are the columns that decide
+    whether two values are equal.
+    """
     columns = value_columns(operator, records.columns)
     kept = records.select(*operator.key, *columns, *META).with_columns(**key_values(operator.key, records.schema))
     return _with_compared(kept, columns, compared).with_columns(_key=key_text(operator.key, kept.schema))
@@ -96,43 +103,37 @@ def _with_compared(records: pl.DataFrame, columns: Sequence[str], compared: Sequ
 
 
 def newest_by_time(updates: pl.DataFrame, earlier: pl.DataFrame) -> pl.DataFrame:
-    """Returns *updates* that are newer than all before them of their key.
+    """Returns those of *updates* that are newer than all earlier ones of their key.
 
-    Updates are ordered by record time, those of one instant by partition, and then by offset.
+    An update is newer if its record time is; at one instant the partition decides, and then the offset.
 
     Args:
-        updates: in their order.
+        updates: the updates in the order in which they came.
         earlier: the newest updates of these keys so far.
     """
-    places = ["_timestamp_ms", "_partition", "_offset"]
-    both = pl.concat([earlier.select("_key", *places), updates.select("_key", *places)])
-    rank = both.with_columns(_rank=places_in_order(both, places))
+    age = ["_timestamp_ms", "_partition", "_offset"]
+    both = pl.concat([earlier.select("_key", *age), updates.select("_key", *age)])
+    rank = both.with_columns(_rank=ranks(both, age))
     before = pl.col("_rank").cum_max().shift().over("_key")
     is_newest = rank.select((pl.col("_rank") > before).fill_null(value=True)).to_series()
     return updates.filter(is_newest.slice(earlier.height))
 
 
 def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ...]:
-    """Returns the *columns* that make up the value.
-
-    They are the ones named, or all of a record that are not its key.
-    """
+    """Returns the columns of the table's value: those that the topology names, or all payload but the key."""
     return operator.columns or tuple(outside(payload(columns), operator.key))
 
 
 MATCHED = "_matched"
-"""Column of a table version: it has a row.
-
-A version without a row ends the one before.
-"""
+"""Column of a table version, true if the version has a row. A version without a row ends the one before it."""
 
 
 def join_valid(
     operator: Join, records: pl.DataFrame, versions: pl.DataFrame, *, updates: bool, kept_from_ms: int | None = None
 ) -> pl.DataFrame:
-    """Joins *records* with the version that was valid at their timestamp.
+    """Joins each record with the version of the table's row that was valid at the record's timestamp.
 
-    Columns are null where no version was.
+    The table's columns are null where no version was valid.
 
     Args:
         operator: the join.
@@ -140,8 +141,8 @@ def join_valid(
         versions: the key columns of the table, its value columns, and `_valid_from_ms`; of versions from one instant
             the last row wins.
         updates: *records* are updates of a table.
-        kept_from_ms: versions are kept from here on; None: all are. A record from before has the oldest version kept,
-            which is the one that was valid then, or else the first one after.
+        kept_from_ms: older versions than those from here on were deleted; None if all are kept. A record from before
+            gets the oldest version that is kept: the one that was valid at *kept_from_ms*, or else the first after it.
     """
     check_on(operator, records, versions)
     key = list(operator.on.values())
@@ -158,10 +159,7 @@ def join_valid(
 
 
 def is_beyond(kept_from_ms: int | None) -> pl.Expr:
-    """Returns True for a record that asks for deleted versions.
-
-    They are from before *kept_from_ms* (None: all are kept).
-    """
+    """Returns True for a record whose version was deleted: its time is before *kept_from_ms* (None if all are kept)."""
     return (pl.col("_timestamp_ms") < pl.lit(kept_from_ms, pl.Int64)).fill_null(value=False)
 
 
@@ -180,23 +178,22 @@ def _as_of(
 
 
 def one_row_per_key(operator: Join, rows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Returns the rows of a Delta table that *operator* joins, and how many keys have several.
+    """Returns one row for each key of a Delta table that *operator* joins, and how many keys have more than one row.
 
-    Of several rows the smallest is joined: by its columns in their order, nulls first and NaN last. The order of the
-    rows in the files decides nothing, since OPTIMIZE changes it. A row with a null in its key is never joined.
+    Of the rows of one key the smallest is joined, compared by its columns in their order, nulls first and NaN last. The
+    order of the rows in the files must not decide, because OPTIMIZE changes it. A row with a null in its key is never
+    joined.
     """
     key = list(operator.on.values())
     joinable = rows.drop_nulls(key)
     is_alone = pl.len().over(key) == 1
-    several = joinable.filter(~is_alone)
-    smallest = several.sort(several.columns).unique(key, keep="first", maintain_order=True)
+    ambiguous = joinable.filter(~is_alone)
+    smallest = ambiguous.sort(ambiguous.columns).unique(key, keep="first", maintain_order=True)
     return pl.concat([joinable.filter(is_alone), smallest]), smallest.height
 
 
 def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, updates: bool) -> pl.DataFrame:
-    """Joins *records* with the row of their key.
-
-    Columns are null where there is none.
+    """Joins *records* with the row of their key; the row's columns are null where there is no such row.
 
     Args:
         operator: the join.
@@ -226,16 +223,20 @@ def check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None:
 def _joined(
     operator: Join, joined: pl.DataFrame, columns: Sequence[str], added: Sequence[str], *, updates: bool
 ) -> pl.DataFrame:
-    """Marks *updates* of a table without their match as deletions.
+    """Returns the result of an inner or a left join.
 
-    Other records without a match are dropped if they must have one, as in `map_records`.
+    In an inner join a record without a match is dropped. If it is an update of a table, it becomes a deletion instead,
+    because downstream operators may have received an earlier version of it.
 
     Args:
         operator: the join.
         joined: all records with the columns of their match.
-        columns: those of the records.
-        added: those of the match.
+        columns: the columns of the records.
+        added: the columns of the match.
         updates: the records are updates of a table.
+
+    Raises:
+        InvalidArgument: records and match have columns of the same name.
     """
     if both := sorted(set(columns) & set(added)):
         msg = f"{both} are columns of both sides; remove them from `columns` of the table, or rename them in a map"
@@ -246,7 +247,7 @@ def _joined(
 
 
 def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.DataFrame:
-    """Drops *versions* replaced by *before_ms*, which no record asks for."""
+    """Drops the *versions* that were replaced by *before_ms*, since no record asks for them any more."""
     in_order = versions.sort("_valid_from_ms", maintain_order=True)
     replaced_at = pl.col("_valid_from_ms").shift(-1).over(key)
     # The newest version of a key is replaced by none, and stays.
@@ -259,9 +260,8 @@ def repartition_columns(operator: Repartition) -> tuple[str, ...]:
 
 
 def repartition_updates(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
-    """Returns *records* as updates of their ids.
-
-    `_group` is the text of the new key.
+    """Returns *records* as updates of the rows that the operator's `id` names; `_group` is the text of
+    their new key.
     """
     return identified(with_value(records, repartition_columns(operator))).with_columns(
         _key=key_text(operator.id, records.schema), _group=key_text(operator.key, records.schema)
@@ -269,9 +269,9 @@ def repartition_updates(operator: Repartition, records: pl.DataFrame) -> pl.Data
 
 
 def with_old_value(emitted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """Adds `_old_value` to *emitted* updates: the text of the replaced value.
+    """Adds `_old_value` to *emitted* updates: the text of the value that each replaces.
 
-    That is a *stored* value, or one of an earlier emitted update.
+    This is the *stored* value of its key, or the value of an earlier emitted update.
     """
     texts = pl.concat(
         [emitted.select("_key", "_identity", "_value"), stored.select(_key="key", _identity="identity", _value="value")]
@@ -281,9 +281,10 @@ def with_old_value(emitted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
-    """Returns rows that retract old values and add new ones.
+    """Returns the rows by which a repartition sends *emitted* updates, which have `_old_value`, to the next stream.
 
-    They are two rows where the new key is another one. *emitted* has `_old_value`.
+    A row retracts the old value of its key and adds the new one. Where an update moves to another key there are two
+    rows: one retracts under the old key, one adds under the new key.
     """
     schema = in_order_of(repartition_columns(operator), emitted.schema)
     rows = emitted.with_row_index("_row").with_columns(_old=parsed("_old_value", schema))
@@ -299,13 +300,13 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
     both = pl.concat([retracted, added]).sort("_row", maintain_order=True)
     # The deletion of an id that did not exist changes no group.
     both = both.filter(pl.col("_value").is_not_null() | pl.col("_old_value").is_not_null())
-    return _rows_of_hop(operator, both)
+    return _hop_columns(operator, both)
 
 
 def stream_hop_rows(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
     """Returns the rows that send each of *records* on; they replace nothing."""
     updates = identified(with_value(records, repartition_columns(operator)))
-    return _rows_of_hop(
+    return _hop_columns(
         operator,
         updates.with_columns(
             _group=key_text(operator.key, records.schema),
@@ -316,7 +317,7 @@ def stream_hop_rows(operator: Repartition, records: pl.DataFrame) -> pl.DataFram
     )
 
 
-def _rows_of_hop(operator: Repartition, rows: pl.DataFrame) -> pl.DataFrame:
+def _hop_columns(operator: Repartition, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(
         seq=pl.int_range(pl.len(), dtype=pl.Int64),
         partition=partition_of(rows["_group"], operator.partitions),
@@ -337,10 +338,10 @@ def _rows_of_hop(operator: Repartition, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def hop_records(operator: Repartition, rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Returns the *rows* of a hop as records of its readers.
+    """Returns the *rows* that a repartition wrote (see `hop_rows`) as records of the next stream.
 
-    Rows have `value` and `old_value`, records the columns of *schema*. Updates also have the replaced columns, as OLD.
-    An update that only retracts has the key of the retracted value.
+    Rows have `value` and `old_value` as text, records have the columns of *schema*. Updates also have the columns of
+    the value that they replace, as the struct OLD. An update that only retracts has the key of the retracted value.
     """
     new = rows.with_columns(_new=parsed("value", schema))
     columns = {c: pl.col("_new").struct.field(c) for c in schema}

@@ -12,11 +12,18 @@ from tidemark.model.tables.catalog import HOP, Table
 
 KEYS = "duplicate_keys"
 COUNTS = (KEYS, *(rule.value for rule in ConditionKind))
-PLACE = ("batch_id", "operator", "source", "topic", "partition", "offset", "source_partition", "source_offset", "key")
-"""Columns that identify a row of a table without key.
-
-A table may lack some of them.
-"""
+IDENTITY = (
+    "batch_id",
+    "operator",
+    "source",
+    "topic",
+    "partition",
+    "offset",
+    "source_partition",
+    "source_offset",
+    "key",
+)
+"""Columns that identify a row of a table without a key, as far as the table has them."""
 EXAMPLE = "min(to_json(key)::varchar), arg_min(culprit, to_json(key)::varchar)"
 
 
@@ -36,24 +43,24 @@ def key_hash(table: Table) -> str:
 
 
 def has_repeated_keys_select(table: Table, rows: str) -> str:
-    """Returns a SELECT that is true if two of *rows* may have one key.
+    """Returns a SELECT that is true if two of *rows* may have the same key.
 
-    It needs some 30 bytes of memory a row, whatever the key is, and writes to a temporary file what does not fit.
+    It compares hashes, so it needs some 30 bytes of memory a row, whatever the key is.
     """
     return f"SELECT count(*) > 0 FROM ({_repeated(table, rows)})"
 
 
 def repeated_keys_select(table: Table, rows: str) -> str:
-    """Returns a SELECT that counts those of *rows* whose key another of them has, but for one row of each key."""
+    """Returns a SELECT that counts the *rows* beyond the first of each key."""
     suspects = rows_where(rows, f"{key_hash(table)} IN ({_repeated(table, rows)})")
     by_key = f"SELECT key, count(*) AS n, min(culprit) AS culprit FROM (SELECT {_identified(table)} FROM {suspects})"
     return f"SELECT coalesce(sum(n - 1), 0)::bigint, {EXAMPLE} FROM ({by_key} GROUP BY key HAVING n > 1)"
 
 
 def wrong_sums_select(table: Table, rows: str, parts: str) -> str:
-    """Returns a SELECT that counts the keys whose amount in *rows* is not the sum of their *parts*.
+    """Returns a SELECT that counts the keys whose amount in *rows* is not the sum of their amounts in *parts*.
 
-    A key that exists twice in *rows* counts as a duplicate only.
+    A key that *rows* have twice is not counted, because it is reported as a duplicate.
     """
     whole = SUMS[table.name]
     # Parts count as no row (n is 0) and are subtracted: the amount of a correct key is 0.
@@ -68,9 +75,9 @@ def wrong_sums_select(table: Table, rows: str, parts: str) -> str:
 def counted_of(table: Table) -> set[str]:
     """Returns the names in COUNTS that apply to *table*."""
     rules = {rule.value for rule, named in _conditions(table).items() if named}
-    of_keys = {KEYS} if table.key else set()
-    of_sums = {ConditionKind.RELATIONS.value} if table.name in SUMS else set()
-    return rules | of_keys | of_sums
+    about_keys = {KEYS} if table.key else set()
+    about_sums = {ConditionKind.RELATIONS.value} if table.name in SUMS else set()
+    return rules | about_keys | about_sums
 
 
 def rows_where(rows: str, condition: str) -> str:
@@ -84,7 +91,7 @@ def _repeated(table: Table, rows: str) -> str:
 
 def _identified(table: Table) -> str:
     """Returns the columns `key` and `culprit` of a row."""
-    identity = table.key or within(table.names, PLACE)
+    identity = table.key or within(table.names, IDENTITY)
     key = ", ".join(f"'{name}': {_named(name)}" for name in identity)
     culprit = next((name for name in ("operator", "source") if name in table.names), "NULL::varchar")
     return f"{{{key}}} AS key, {culprit} AS culprit"

@@ -1,4 +1,4 @@
-"""Counts the rows of each table that break its contract.
+"""Counts the rows of each table that break its contract: its declared columns, keys, conditions and sums.
 
 The project declares contracts: columns and keys in `model/tables/catalog.py`, conditions and sums in `model/checks.py`.
 The contract of a sink is declared by its topology. `quality` gives the verdict on the counts, by great-expectations.
@@ -62,7 +62,7 @@ from tidemark.storage.warehouse import changes_of, is_table
 MEMORY = "32MB"
 """Memory of DuckDB for keys and rows; what does not fit is written to a temporary file."""
 MOST_MEMORY = "2GB"
-"""Its memory for a table that cannot be counted in less."""
+"""DuckDB's memory for a table that cannot be counted in less."""
 SCHEMA_COUNTS = ("unreadable", "wrong_types", "missing_columns")
 """Kinds of differences between the columns of a table and its declaration."""
 SINK = {"timestamp": "timestamp", "batch_id": "bigint", "source_partition": "int", "source_offset": "bigint"}
@@ -74,13 +74,13 @@ class ContractCounts:
     """The counts for the contract of one table.
 
     Attributes:
-        table: its name.
-        sub_topology: that writes it; None: it belongs to the reports.
-        path: of the table.
-        version: of the table that was read; None: the table could not be opened.
+        table: name of the table.
+        sub_topology: the sub-topology that writes it; None for a report.
+        path: path of the table.
+        version: the version that was read; None if the table could not be opened.
         schema: number of columns that are not as declared, by SCHEMA_COUNTS.
-        counts: number of rows that break the contract, by COUNTS. It is empty if no row was judged, or the schema is
-            not as declared.
+        counts: number of rows that break the contract, by COUNTS; empty if no row was judged, or the columns are not as
+            declared.
         batch_id: the last batch whose rows were judged; None for tables that are not judged by batch.
         rows: number of rows that were judged.
         culprit: operator or source of the row in `example`.
@@ -101,13 +101,13 @@ class ContractCounts:
 
     @property
     def is_readable(self) -> bool:
-        """True if queries can read it."""
+        """True if queries can read the table."""
         # Columns that are missing are null to queries.
         return not self.schema["unreadable"] and not self.schema["wrong_types"]
 
     @property
     def is_sound(self) -> bool:
-        """True if it is readable and has all columns."""
+        """True if the table is readable and has all columns."""
         return self.is_readable and not self.schema["missing_columns"]
 
 
@@ -122,24 +122,25 @@ def judge_contracts(
     """Counts the rows of each existing table of *topology* that break its contract.
 
     Args:
-        layout: of the warehouse.
-        topology: whose tables they are.
+        layout: paths of the warehouse.
+        topology: the topology whose tables are judged.
         over: of a table that is not in *before*, the rows that came in this interval are judged. No batch is judged
             that was finished after it.
-        before: up to where each table was judged before, by the sub-topology that writes it (None: a report) and name.
-        whole: whether keys without a batch are compared in whole tables.
+        before: up to where each table was judged before, by the sub-topology that writes it (None for a report) and its
+            name.
+        whole: whether repeated keys are looked for in whole tables, where keys do not have the batch.
     """
     with _counter() as counter:
 
-        def of_folder(home: Path, declared: Iterable[Table], sub_topology: str | None) -> list[ContractCounts]:
-            of_sub = {table: each for (sub, table), each in before.items() if sub == sub_topology}
-            return _Folder(home, declared, sub_topology, over, of_sub, counter, whole=whole).judged()
+        def judge_folder(home: Path, declared: Iterable[Table], sub_topology: str | None) -> list[ContractCounts]:
+            before_here = {table: judged for (sub, table), judged in before.items() if sub == sub_topology}
+            return _Folder(home, declared, sub_topology, over, before_here, counter, whole=whole).judged()
 
-        by_table = of_folder(layout.reports(topology.name), _written_by("report"), None)
+        by_table = judge_folder(layout.reports(topology.name), _written_by("report"), None)
         for sub in topology.sub_topologies:
-            of_operators = (_declared(o, o.output_table) for o in sub.handing_out if o.output_table)
-            declared = [*_written_by("stream"), *of_operators]
-            by_table += of_folder(layout.stream(topology.name, sub.name), declared, sub.name)
+            outputs = (_declared(o, o.output_table) for o in sub.handing_out if o.output_table)
+            declared = [*_written_by("stream"), *outputs]
+            by_table += judge_folder(layout.stream(topology.name, sub.name), declared, sub.name)
         return by_table
 
 
@@ -181,13 +182,13 @@ def _declared(operator: HandingOut, name: str) -> Table:
 
 @dataclass(frozen=True)
 class _Judged:
-    """What a check judges of a table: texts after FROM.
+    """Which rows of a table a check judges. Sets of rows are SQL, as it stands after FROM.
 
     Attributes:
-        rows: the rows whose conditions are judged; None: merges alone wrote rows.
-        keys: the rows whose keys are compared, the same or more; None: merges alone wrote rows.
-        parts: the rows that add up to those of the table; None: sums are not judged.
-        merged: number of rows that merges wrote.
+        rows: the rows whose conditions are judged; None if only merges wrote rows.
+        keys: the rows whose keys are compared, the same or more; None if only merges wrote rows.
+        parts: the rows of another table that add up to those of this one; None if sums are not judged.
+        merged: number of rows that merges wrote, which are counted and not judged.
     """
 
     rows: str | None
@@ -259,7 +260,8 @@ class _Folder:
     def _finished(self) -> tuple[int | None, int | None]:
         """Returns the first batch that was finished in the interval, and the last that was finished before its end.
 
-        None: there is none, or `batches` cannot be read. The last batch is never before those that were judged before.
+        Each is None if there is no such batch, or `batches` cannot be read. The last batch is never an older one than
+        those that were judged before.
         """
         if not self._is_sound(BATCHES.name):
             return None, None
@@ -310,7 +312,7 @@ class _Folder:
         return _Judged(rows, rows, rows_where(self._written_since(parts, since_ms), condition) if parts else None)
 
     def _new_batches(self, name: str) -> list[int]:
-        """Returns the batches since the check before, and older ones with rows that were added to a table since."""
+        """Returns the batches since the check before, and older ones to which rows were added since."""
         before = self._before.get(name)
         if before is None or self._last is None:
             return []
@@ -343,7 +345,7 @@ class _Folder:
         return _Judged(rows, keys, parts)
 
     def _current(self, table: Table) -> _Judged | None:
-        """Returns the rows of *table*, which has one row of each key, that may have the key of another."""
+        """Returns the rows of *table*, which should have one row for each key, that may have the key of another row."""
         opened, since_ms = self._tables[table.name], self._since_ms(table.name)
         all_rows = self._written_since(table.name, 0)
         if self._whole:
@@ -361,7 +363,7 @@ class _Folder:
         return _Judged(None, None, merged=merged) if merged else None
 
     def _since_ms(self, name: str) -> int:
-        """Returns from when on files of the table *name* are new, epoch ms."""
+        """Returns the instant from which on files of the table *name* are new, epoch ms."""
         before = self._before.get(name)
         return self._over.start_ms if before is None else before.at_ms - CLOCKS_APART_MS
 
@@ -374,7 +376,7 @@ class _Folder:
         return opened.rows(self._connection, opened.files_since(ms))
 
     def _counted(self, table: Table, judged: _Judged, found: ContractCounts) -> ContractCounts:
-        """Returns *found* with the counts of the rows that are *judged*, if there are any."""
+        """Counts the rows that are *judged*; returns *found* with the counts, or as it is if there are no such rows."""
         rows, counts, examples = judged.merged, dict.fromkeys(COUNTS, 0), list[tuple[Any, Any]]()
         if judged.rows is not None:
             ((rows, *broken, key, culprit),) = self._all(broken_rows_select(table, judged.rows))

@@ -41,7 +41,7 @@ class OpenedTable:
         return frozenset(file for file, at_ms in self.written_ms.items() if at_ms >= written_ms)
 
     def rows(self, connection: duckdb.DuckDBPyConnection, files: Collection[str]) -> str:
-        """Returns the rows in *files* as a text that *connection* takes after FROM."""
+        """Returns the rows in *files* as SQL that *connection* understands after FROM."""
         if isinstance(self.stored, Snapshot) and (select := self._select(self.stored, files)) is not None:
             return select
         # By Arrow: it leaves out many files by their bounds, and reads object stores.

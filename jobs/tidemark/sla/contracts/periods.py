@@ -1,8 +1,9 @@
-"""Joins the results of expectations to periods: a row per expectation and period in which its verdict did not change.
+"""Joins the results of expectations to periods: a row for each expectation and period in which its verdict was the
+same.
 
-A check that finds the verdict of the check before extends the period, and the row has what the newest of its checks
-observed. A check that is made again under its run first takes back what it added before, so that a repeated check
-changes nothing. Instants are epoch ms.
+A check that finds the same verdict as the check before extends the period, and the row has what the newest check
+observed. A check that is repeated under its run first removes what it had added, so that the repetition changes
+nothing. Instants are epoch ms.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ Row = Mapping[str, Any]
 SCHEMA, CONTRACT = "schema", "contract"
 """The suites about the columns and the rows of tables."""
 EXPECTATION = ("suite", "expectation", "column", "severity", "table", "sub_topology")
-"""The columns that tell an expectation from the others of a topology."""
+"""The columns that identify an expectation of a topology."""
 
 
 @dataclass(frozen=True)
 class JudgedBefore:
     """Up to where checks have judged a table.
 
-    The newest such check was for the instant *at_ms* (epoch ms). It read the *version* of the table, and judged batches
-    up to *batch_id* (None: none, or rows without batches).
+    Attributes:
+        at_ms: the instant of the newest check that judged it, epoch ms.
+        version: the version of the table that this check read.
+        batch_id: the last batch that it judged; None for a table whose rows are not judged by batch, or if there was no
+            batch.
     """
 
     at_ms: int
@@ -72,7 +76,7 @@ def standing_results(
         found: the results of the check about columns and new rows.
         stored: the rows of `expectation_results` before it.
         tables: whose rows the check could judge, by sub-topology and name.
-        since_ms: what a check for this instant (epoch ms), or an earlier one, found stands no longer.
+        since_ms: what checks for this instant (epoch ms) or earlier ones have found no longer stands.
     """
     results = {_expectation(row): dict(row) for row in found}
     in_order = sorted(stored, key=itemgetter("last_checked_at"))
@@ -94,11 +98,11 @@ def periods_after(
     """Returns the rows of `expectation_results` after a check.
 
     Args:
-        stored: the rows before it.
-        found: its results, one of each expectation that it judged.
-        topology: that was checked.
+        stored: the rows before the check.
+        found: the results of the check, one for each expectation that it judged.
+        topology: the topology that was checked.
         at_ms: the instant of the check.
-        run_id: of the check.
+        run_id: the run of the check.
     """
     periods: dict[tuple[Any, ...], dict[str, Any]] = {}
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -153,7 +157,7 @@ def _period(row: Row) -> tuple[Any, ...]:
 
 
 def _without_newest_check(row: Row) -> dict[str, Any] | None:
-    """Returns the period as it was before its newest check; None: it began with that check."""
+    """Returns the period as it was before its newest check, or None if it began with that check."""
     if row["checks"] == 1:
         return None
     before = {"last_checked_at": row["previous_checked_at"], "previous_checked_at": None, "checks": row["checks"] - 1}

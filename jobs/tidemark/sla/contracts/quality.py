@@ -27,13 +27,13 @@ with hidden("pyspark", "sqlalchemy"):
     )
 
 SUITES = CHECKOUT / "expectations"
-PLACE = "place"
+POSITION = "position"
 """The column by which great-expectations identifies rows."""
 
 
 @cache
 def _whole_frame() -> BatchDefinition[None]:
-    """Returns what makes a frame a batch of great-expectations.
+    """Returns the definition by which a frame becomes a batch of great-expectations.
 
     Its context stores nothing and sends no analytics. A process judges one frame at a time: all have the same batch id.
     """
@@ -68,18 +68,18 @@ class Quality:
         """
         if frame.empty:
             return
-        located = frame.assign(**{PLACE: range(len(frame))})
-        form = {"result_format": "COMPLETE", "unexpected_index_column_names": [PLACE]}
+        located = frame.assign(**{POSITION: range(len(frame))})
+        form = {"result_format": "COMPLETE", "unexpected_index_column_names": [POSITION]}
         for result in self._results(suite, located, result_format=form):
             row, column = _row(suite, result), result.expectation_config.kwargs["column"]
             # An expectation that raised an error is broken for every row.
             raised = bool(_errors(result.exception_info or {}))
-            broken = {int(at[PLACE]) for at in (result.result or {}).get("unexpected_index_list") or ()}
-            for place, count in enumerate(frame.get(column, ())):
+            broken = {int(at[POSITION]) for at in (result.result or {}).get("unexpected_index_list") or ()}
+            for position, count in enumerate(frame.get(column, ())):
                 if pd.notna(count):
-                    is_broken = raised or place in broken
-                    one = {"observed": str(int(count)), "unexpected_count": int(is_broken)}
-                    yield place, {**row, **one, "success": not is_broken}
+                    is_broken = raised or position in broken
+                    counted = {"observed": str(int(count)), "unexpected_count": int(is_broken)}
+                    yield position, {**row, **counted, "success": not is_broken}
 
     def _results(self, suite: str, frame: pd.DataFrame, **how: Any) -> list[Any]:
         expectations = gx.ExpectationSuite(**json.loads((SUITES / f"{suite}.json").read_text(encoding="utf-8")))
@@ -104,10 +104,7 @@ def _row(suite: str, result: Any) -> dict[str, Any]:
 
 
 def _judged_columns(kwargs: Mapping[str, Any]) -> str | None:
-    """Returns the columns that an expectation is about.
-
-    Their names are separated by commas. None: it is about the frame.
-    """
+    """Returns the columns that an expectation is about, separated by commas; None if it is about the whole frame."""
     singles = [kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs]
     names = singles or kwargs.get("column_list", [])
     return ", ".join(names) or None

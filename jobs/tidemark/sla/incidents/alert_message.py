@@ -36,36 +36,36 @@ class AlertMessage:
 
     Attributes:
         dedup_key: the same for every change of an alert, by which receivers group and resolve.
-        incident: its first incident.
-        change: the event.
+        incident: the first incident of the alert.
+        change: what happened to the alert.
         changed_ms: when that happened.
         topology: the topology.
-        cause: the cause that its SLAs have in common; None: no cause is known.
+        cause: the cause that its SLAs have in common; None if no cause is known.
         place: the driver, operator or partition of the cause.
-        audience: the owner to whom this is a message about the impact; None: it is the alert itself.
-        sla: the broken SLA; of several, the one that is described.
-        severity: of the most severe SLA; lower in a message about the impact.
-        opening_severity: the same when the alert was opened.
+        audience: the owner whom this message tells that their SLAs are affected; None for the alert itself.
+        sla: the broken SLA; if more than one is broken, the one that is described.
+        severity: severity of the most severe SLA; one step lower in a message about the impact.
+        opening_severity: the severity when the alert was opened.
         subject: the table, operator or stream that is measured.
         measure: the measure.
-        verdict: of the check that changed it.
-        observed: the measured value in *unit*; None: nothing was measured.
-        threshold: the broken limit in *unit*; None: the measure has no limit.
+        verdict: the verdict of the check that changed it.
+        observed: the measured value in *unit*; None if nothing was measured.
+        threshold: the broken limit in *unit*; None if the measure has no limit.
         unit: one of `Unit`.
-        message: measured and allowed values as a sentence; of an acknowledgement the note.
+        message: measured and allowed values as a sentence; for an acknowledgement the person's note.
         culprit: the operator or input to look at.
         blocked_by: why, in a sentence.
         budget_left: unused share of the error budget.
         impact: everything that the cause affects.
         opened_ms: when the alert was opened.
         broken_ms: when the SLA broke, or the first check that found it broken.
-        crossed_ms: when the SLA broke; None: only the check that found it broken is known.
+        crossed_ms: when the SLA broke; None if only the check that found it broken is known.
         owner: the responsible team or person.
         runbook: the remedy, a link or a text.
         link: the page of the incident.
-        operator_link: the page of the operator that is the cause; None: no operator is.
+        operator_link: the page of the operator that is the cause; None if the cause is no operator.
         decided_by: the person who acknowledged it.
-        reminder: number of the reminder, from 1; 0: the change itself.
+        reminder: number of the reminder, from 1; 0 for the change itself.
     """
 
     dedup_key: str

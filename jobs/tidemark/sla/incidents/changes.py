@@ -35,15 +35,9 @@ from tidemark.semantics.sla import (
 GONE = "the SLA is no longer defined"
 MAINTENANCE, CALENDAR = "maintenance", "calendar"
 PAST = "past"
-"""Reason why a check is excluded.
-
-It is for an instant before one that was checked already.
-"""
+"""Reason why a check is excluded: a later instant has been checked already."""
 MISSED = 2
-"""Intervals of checks that may pass without a check.
-
-A longer time is an incident. One check less than that may be missing in a row.
-"""
+"""So many intervals between checks may pass without a check before that is an incident: one check may be missing."""
 
 
 def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
@@ -52,7 +46,7 @@ def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
 
 
 def excluded_because(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
-    """Returns why a check at *at_ms* changes no incident, if so."""
+    """Returns why a check at *at_ms* must not change incidents, or None if it may."""
     if is_past:
         return PAST
     if spec.is_in_maintenance(at_ms):
@@ -61,10 +55,7 @@ def excluded_because(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
 
 
 def gap_ms(topology: Topology) -> int:
-    """Returns the longest accepted time between two checks, in ms.
-
-    A longer gap is an incident.
-    """
+    """Returns the longest accepted time between two checks, in ms; a longer gap is an incident."""
     return MISSED * topology.check_every_ms
 
 
@@ -90,7 +81,7 @@ def changes(
         incidents: all changes so far.
         at_ms: the instant of the check, epoch ms.
         gap_ms: the longest accepted time between checks.
-        made_ms: the clock when the check was made, epoch ms; None: *at_ms*.
+        made_ms: the clock when the check was made, epoch ms; None if that is *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged. Their incidents stay as they are.
     """
     by_sla: dict[str, list[SlaResult]] = defaultdict(list)
@@ -133,8 +124,8 @@ def missed_check(
     time for as long as a gap may be.
 
     Args:
-        topology: whose SLAs are checked.
-        last_ms: the instant of the last check, epoch ms; None: there was none.
+        topology: the topology whose SLAs are checked.
+        last_ms: the instant of the last check, epoch ms; None before the first.
         incidents: all changes so far. If such an incident is open, the list is empty.
         at_ms: now, or the instant of this check, epoch ms.
         is_due: without a last check an incident opens only if one is due.
@@ -179,7 +170,7 @@ def missed_check(
 
 
 def alert_of(incident: IncidentChange) -> Alert:
-    """Returns the change of an alert that has nothing but this *incident*."""
+    """Returns the change of an alert that consists of this *incident* alone."""
     same = {field.name: getattr(incident, field.name) for field in fields(incident) if field.name != "incident"}
     return Alert(alert=incident.incident, **same)
 
@@ -190,12 +181,12 @@ def asked_decision(
     """Returns the opening of an alert that asks about a repair.
 
     Args:
-        topology: whose streams it repairs.
-        name: of the question.
-        command: the command.
-        place: the sub-topology; None: all of the topology.
-        text: its effect.
-        is_waited_for: True if a stream does not run until the answer.
+        topology: the topology whose streams the repair changes.
+        name: name of the alert.
+        command: the command that makes the repair.
+        place: the sub-topology that it repairs; None for the whole topology.
+        text: what the repair would do.
+        is_waited_for: True if a stream does not run until a person answers.
         at_ms: now, epoch ms.
     """
     return Alert(
@@ -241,10 +232,10 @@ def acknowledgement(
 
     Args:
         incidents: all changes so far.
-        incident: its name.
+        incident: name of the incident.
         by: the person who acknowledges it.
-        note: of that person; may be empty.
-        at_ms: when that is, epoch ms.
+        note: what that person notes; may be empty.
+        at_ms: when they do so, epoch ms.
 
     Returns:
         None if the incident is acknowledged already.
@@ -318,10 +309,9 @@ def _changes_of_spec(
 
 
 def _crossed_ms(result: SlaResult, *, after_ms: int) -> int | None:
-    """Returns when *result* crossed its limit, epoch ms; None: it is not known.
+    """Returns when *result* crossed its limit, epoch ms, or None if that is not known.
 
-    What was before *after_ms*, a check that passed or was not to be judged, is forgotten: the table may have been
-    excused.
+    The crossing is never before *after_ms*, the last check that passed or was excluded: the SLA was not broken then.
     """
     return None if result.crossed_ms is None else max(after_ms, result.crossed_ms)
 

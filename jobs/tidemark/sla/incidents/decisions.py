@@ -52,7 +52,7 @@ OPENINGS = """
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
 LONGEST_SILENCE_MS = 90 * DAY_MS
-"""A silence that nobody remembers would hide faults for years."""
+"""Longest silence. One without an end that nobody remembers would hide faults for years."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,9 @@ class AlertDecision:
 
 @dataclass(frozen=True)
 class DecisionResult:
-    """Tells what became of a decision, as *text*.
+    """What became of a decision, as *text* for people.
 
-    *is_new* is False if there was nothing to decide: the incident is acknowledged already, or the subject is not
+    *is_new* is False if the decision changed nothing: the incident was acknowledged already, or the subject was not
     silenced.
     """
 
@@ -86,11 +86,11 @@ class DecisionFacts:
     """What a person should know before deciding about alerts of a subject.
 
     Attributes:
-        kind: of the subject.
-        incidents: open ones that the decision is about, as `open_incidents` has them.
-        checked: the newest check of an SLA without an open incident.
-        silences: those that hold, of the subject and of others that keep its alerts from channels.
-        is_silenced: the subject itself is silenced, and a person can end that.
+        kind: kind of the subject.
+        incidents: open incidents that the decision is about, as `open_incidents` has them.
+        checked: the newest check of the subject, if that is an SLA without an open incident.
+        silences: present silences of the subject, and of other subjects, that keep its alerts from channels.
+        is_silenced: the subject itself is silenced, which a person can end.
     """
 
     kind: DecisionSubject
@@ -103,13 +103,13 @@ class DecisionFacts:
 def decision_facts(
     tables: Tables, layout: Layout, topology: str, subject: str, *, slas: Collection[str], at_ms: int
 ) -> DecisionFacts | None:
-    """Returns what is known at *at_ms* about *subject*; None: it is no open incident, SLA or topology.
+    """Returns what is known at *at_ms* about *subject*, or None if this is no open incident, SLA or topology.
 
     Args:
-        tables: of the warehouse.
-        layout: of the same warehouse.
-        topology: whose alerts they are.
-        subject: the name of an incident, SLA or the topology.
+        tables: tables of the warehouse.
+        layout: paths of the same warehouse.
+        topology: the topology whose alerts are decided about.
+        subject: the name of an incident, of an SLA or of the topology.
         slas: names of the SLAs that the topology promises.
         at_ms: the present, epoch ms.
     """
@@ -118,14 +118,15 @@ def decision_facts(
     kind = _kind_of(topology, subject, slas, incidents)
     if kind is None:
         return None
-    of_subject = [row for row in every if kind is DecisionSubject.TOPOLOGY or subject in (row["incident"], row["sla"])]
-    is_sla_in_order = kind is DecisionSubject.SLA and not of_subject
-    present = [each for each in _silences(tables, topology) if each.holds(at_ms)]
-    own = [each for each in present if (each.kind, each.subject) == (kind, subject)]
-    others = [each for each in present if each not in own and _concerns(each, subject, kind, incidents)]
+    is_about_all = kind is DecisionSubject.TOPOLOGY
+    concerned = [row for row in every if is_about_all or subject in (row["incident"], row["sla"])]
+    is_sla_in_order = kind is DecisionSubject.SLA and not concerned
+    present = [silence for silence in _silences(tables, topology) if silence.holds(at_ms)]
+    own = [silence for silence in present if (silence.kind, silence.subject) == (kind, subject)]
+    others = [silence for silence in present if silence not in own and _concerns(silence, subject, kind, incidents)]
     return DecisionFacts(
         kind=kind,
-        incidents=of_subject,
+        incidents=concerned,
         checked=newest_check(tables.stored, layout, topology, pl.col("sla") == subject) if is_sla_in_order else None,
         silences=[*own, *others],
         is_silenced=bool(own),
@@ -136,8 +137,8 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
     """Writes the decision *made* at *at_ms*, epoch ms.
 
     Args:
-        layout: of the warehouse.
-        topology: whose alerts it is about.
+        layout: paths of the warehouse.
+        topology: the topology whose alerts it is about.
         made: the decision.
         slas: names of the SLAs that the topology promises.
         at_ms: when it was made.
@@ -180,10 +181,9 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
 
 
 def _others_text(subject: str, kind: DecisionSubject, present: Sequence[Silence], incidents: Mapping[str, str]) -> str:
-    """Describes the *present* silences of alerts of *subject*.
+    """Describes those of the *present* silences, of other subjects, that keep alerts of *subject* from channels.
 
-    They are those of the topology, of an incident's SLA and of an SLA's *incidents* (the SLA of each, by name). For a
-    topology they are all.
+    *incidents* has the SLA of each open incident.
     """
     sentences = []
     for each in present:
@@ -244,7 +244,7 @@ def promised_slas(topology: Topology) -> list[str]:
 
 
 def end_ms(length: str | None, until: str | None, *, now_ms: int) -> int | None:
-    """Returns the end of a silence, epoch ms; None: neither is given.
+    """Returns the end of a silence, epoch ms, or None if neither *length* nor *until* is given.
 
     Args:
         length: a length of time, such as `2 h`, from *now_ms* on.
@@ -285,7 +285,7 @@ def _kind(topology: str, made: AlertDecision, slas: Collection[str], incidents: 
 
 
 def _kind_of(topology: str, subject: str, slas: Collection[str], incidents: Collection[str]) -> DecisionSubject | None:
-    """Returns the kind of *subject*; None: it is none of *incidents*, *slas* and *topology*."""
+    """Returns the kind of *subject*, or None if this is none of *incidents* and *slas*, and not *topology*."""
     if subject in incidents:
         return DecisionSubject.INCIDENT
     if subject in {CHECKS, *slas}:

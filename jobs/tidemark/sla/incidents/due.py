@@ -29,9 +29,9 @@ class DueAlert:
 
     Attributes:
         alert: the change, with the lists of its opening, which grow.
-        opening_severity: the severity that receivers know; None: that of the change.
-        reminder: number of the reminder, from 1; None: the change itself.
-        is_repeat: True if it is only sent again.
+        opening_severity: the severity that receivers know; None if that is the severity of the change.
+        reminder: number of the reminder, from 1; None for the change itself.
+        is_repeat: True if the same change is only sent again.
     """
 
     alert: Alert
@@ -61,8 +61,8 @@ class TopologyAlerts:
 
     Attributes:
         alerts: all changes.
-        deliveries: of the channel that is asked for, and of those that escalate to it.
-        decisions: of people about them.
+        deliveries: what the channel in question has delivered, and the channels that escalate to it.
+        decisions: decisions of people about them.
     """
 
     alerts: Sequence[Alert]
@@ -72,10 +72,7 @@ class TopologyAlerts:
 
 @dataclass(frozen=True)
 class Silence:
-    """A time, from *start_ms* to before *end_ms*, without alerts of a subject.
-
-    *by* is the person who silenced it.
-    """
+    """A time, from *start_ms* to before *end_ms*, in which channels get no alerts of a subject; *by* is the person."""
 
     kind: DecisionSubject
     subject: str
@@ -112,10 +109,9 @@ def silences(decisions: Sequence[AlertDecided]) -> list[Silence]:
 
 
 def silenced_until(alert: Alert, silenced: Sequence[Silence], at_ms: int) -> int | None:
-    """Returns until when no channel gets *alert*, by what holds at *at_ms*.
+    """Returns until when *alert* is kept from channels by the silences of *at_ms*, epoch ms; None if it is not.
 
-    An alert is silenced by its topology, by one of its incidents, or by all of its SLAs. Epoch ms; None: it is not
-    silenced.
+    An alert is silenced if its topology is, or one of its incidents, or all of its SLAs.
     """
     ends_ms = {(silence.kind, silence.subject): silence.end_ms for silence in silenced if silence.holds(at_ms)}
     subjects = [(DecisionSubject.TOPOLOGY, alert.topology)]
@@ -129,7 +125,7 @@ def silenced_until(alert: Alert, silenced: Sequence[Silence], at_ms: int) -> int
 
 
 def with_newest_lists(alerts: Sequence[Alert]) -> list[DueAlert]:
-    """Returns *alerts*, each with the lists of its opening, and the severity of that.
+    """Returns the changes *alerts*, each with the lists and the severity of the opening of its alert.
 
     Only the row of an opening grows, and it has the severity that receivers know.
     """
@@ -182,7 +178,7 @@ def due_changes(
 def _is_told_elsewhere(
     channel: Channel, changes: Sequence[Alert], elsewhere: Callable[[], Sequence[TopologyAlerts]], now_ms: int
 ) -> bool:
-    """Returns True if *channel* gets an alert of another topology that tells of the fault of these *changes*."""
+    """Returns True if *channel* gets an alert of another topology about the same fault as these *changes*."""
     alert, rank = changes[0], min(severity_rank(each.severity) for each in changes)
     if alert.fault is None or alert.audience is not None:
         return False
@@ -275,9 +271,9 @@ class _ChannelAlert:
         return any(silenced_until(self._newest, [each], each.start_ms) is not None for each in ended)
 
     def _merged(self) -> list[DueAlert]:
-        """Returns the changes in order; an opening may include an escalation.
+        """Returns the changes in order, where an opening may already include the escalation after it.
 
-        It does if both were in a silence, or if the alert got worse before it was escalated to this channel.
+        That is so if both came in a silence, or if the alert got worse before it was escalated to this channel.
         """
         changes = dict(self._changes)
         opened, escalated = changes.get(Change.OPENED), changes.get(Change.ESCALATED)

@@ -29,10 +29,11 @@ class Explained:
     """Why a promise is broken.
 
     Attributes:
-        causes: that which explains most results first, and after it the leaves; empty: none is known.
+        causes: the causes, that which explains most results first, and then the leaves of the account of time; empty if
+            none is known.
         culprit: what to look at: what the check itself has found, else the detail of the first cause, its stream or its
-            owner; None: no cause is known.
-        blocked_by: why, in a sentence; None: no cause is known.
+            owner; None if no cause is known.
+        blocked_by: why, in a sentence; None if no cause is known.
     """
 
     causes: tuple[AlertCause, ...] = ()
@@ -48,8 +49,8 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
     """Returns what explains the broken promises of one check.
 
     Args:
-        topology: that promises them.
-        layout: of the warehouse.
+        topology: the topology that promises them.
+        layout: paths of the warehouse.
         stored: the tables of the warehouse, as the check has opened them.
         at_ms: the instant of the check, epoch ms.
     """

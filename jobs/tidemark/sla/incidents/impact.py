@@ -1,4 +1,4 @@
-"""Finds what a place affects: the operators that need it, and the results of sinks downstream."""
+"""Finds what a fault at an operator or a stream affects: the operators that need it, and sinks downstream."""
 
 from __future__ import annotations
 
@@ -27,10 +27,15 @@ def upstream_of(subject: str, topology: Topology) -> set[str]:
 def results_downstream(
     operator: str | None, stream: str | None, topology: Topology, project: Iterable[Topology] = ()
 ) -> tuple[list[str], list[str]]:
-    """Returns tables and topics of the sinks downstream of *operator*, or of *stream* without one.
+    """Returns tables and topics of the sinks downstream of an operator, or of a stream.
 
-    They are those of *topology*, and of each other topology of the *project* that reads such a topic. The tables of
-    these are written as TOPOLOGY/TABLE. A stream TOPOLOGY/STREAM is one of another topology of the project.
+    Sinks of other topologies count, too, if these read such a topic. Their tables are written as TOPOLOGY/TABLE.
+
+    Args:
+        operator: the operator; None for all of *stream*.
+        stream: the stream; TOPOLOGY/STREAM is one of another topology of the project.
+        topology: the topology.
+        project: the other topologies.
     """
     origin, _, sub = (stream or "").rpartition("/")
     every = [topology, *project]
@@ -38,21 +43,21 @@ def results_downstream(
     if home is None:
         return [], []
     others = [each for each in every if each is not home]
-    place = operator if operator in home.operators else sub or None
+    origin_name = operator if operator in home.operators else sub or None
     tables: dict[str, None] = {}
     topics: dict[tuple[str, str], None] = {}
-    late: list[tuple[Topology, set[str | None]]] = [(home, {place})]
+    affected: list[tuple[Topology, set[str | None]]] = [(home, {origin_name})]
     # The list grows while it is read: a topic leads to its readers, and those to topics of their own.
-    for of, places in late:
-        for sink in of.sinks:
-            if places.isdisjoint(upstream_of(sink.name, of)):
+    for owner, names in affected:
+        for sink in owner.sinks:
+            if names.isdisjoint(upstream_of(sink.name, owner)):
                 continue
             if sink.table:
-                tables[sink.table if of is topology else f"{of.name}/{sink.table}"] = None
+                tables[sink.table if owner is topology else f"{owner.name}/{sink.table}"] = None
             topic = sink.topic
             if topic and (sink.kafka, topic) not in topics:
                 topics[sink.kafka, topic] = None
-                late += ((each, _readers(each, sink.kafka, topic)) for each in others)
+                affected += ((other, _readers(other, sink.kafka, topic)) for other in others)
     return [*tables], [topic for _, topic in topics]
 
 

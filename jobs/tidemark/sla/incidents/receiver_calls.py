@@ -34,7 +34,7 @@ MOST_SUMMARY = 1_024
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiverCall:
-    """Holds an HTTP request to a receiver, a POST: path and JSON."""
+    """An HTTP request to a receiver, a POST: path and JSON."""
 
     path: str
     body: Any

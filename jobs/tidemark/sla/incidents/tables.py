@@ -58,7 +58,8 @@ _FOR_ALERTS = (
 
 
 def worst_text(row: Mapping[str, Any]) -> str | None:
-    """Returns the worst value of a row of `incident_history`; None: none.
+    """Returns the worst value of a row of `incident_history` as text, or None if it has none.
+
 
     >>> [worst_text({"worst_observed": 0.5, "unit": unit}) for unit in ("ms", "rows", "burn rate", "share")]
     ['0 ms', '0.5 rows', '0.5 times the budget', '50.00 % of the records']
@@ -89,10 +90,9 @@ def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> in
 
 
 def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
-    """Returns since when an account is open, by the check before *at_ms*.
+    """Returns since when the oldest open account of records is open, epoch ms, or None if all are closed.
 
-    That check is the last one by another run than *run_id* which measured completeness. It is epoch ms; None: it found
-    no open account.
+    The last check before *at_ms* counts that another run than *run_id* made and that measured completeness.
     """
     is_measured = (pl.col("measure") == COMPLETENESS.name) & pl.col("observed_ms").is_not_null()
     where = (_before(at_ms), _by_others(run_id), is_measured)
@@ -141,12 +141,12 @@ def follow_up(
     """Writes the changes of incidents that follow from checks.
 
     Args:
-        layout: of the warehouse.
-        topology: whose incidents they are.
+        layout: paths of the warehouse.
+        topology: the topology whose incidents they are.
         specs: the promised SLAs that can be judged.
         at_ms: the instant of the newest check, epoch ms.
-        run_id: of that check; the changes belong to it.
-        made_ms: the clock when it was made, epoch ms; None: *at_ms*.
+        run_id: the run of that check, to which the changes belong.
+        made_ms: the clock when it was made, epoch ms; None if that is *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged.
         project: the folder of the topologies that may read its topics.
 
@@ -257,7 +257,7 @@ def open_missed_checks(layout: Layout, topology: Topology, *, at_ms: int) -> lis
 
 
 def _last_check_ms(layout: Layout, topology: Topology, at_ms: int) -> int | None:
-    """Returns the newest check before *at_ms* that was not for the past; None: there is none."""
+    """Returns the instant of the newest check before *at_ms* that was not for the past, or None without one."""
     why = pl.col("excluded_because")
     check = _newest_check(layout, topology.name, _before(at_ms), why.is_null() | (why != PAST))
     return None if check is None else check.at_ms
@@ -285,18 +285,18 @@ def acknowledge(
     """Writes that *by* acknowledges *incident*.
 
     Args:
-        layout: of the warehouse.
-        topology: whose incident it is.
-        incident: its name.
+        layout: paths of the warehouse.
+        topology: the topology whose incident it is.
+        incident: name of the incident.
         by: the person who acknowledges it.
-        note: of that person; may be empty.
-        at_ms: when that is, epoch ms.
+        note: what that person notes; may be empty.
+        at_ms: when they do so, epoch ms.
 
     Returns:
-        The acknowledgement that was made earlier; None: this one was written.
+        The acknowledgement that was made earlier, or None if this one was written.
 
     Raises:
-        InvalidArgument: it is not open.
+        InvalidArgument: the incident is not open.
     """
     earlier: IncidentChange | None = None
 
@@ -375,11 +375,11 @@ def record_delivery(layout: Layout, due: DueAlert, channel: Channel, *, at_ms: i
     """Writes that *channel* has delivered the change that was *due*.
 
     Args:
-        layout: of the warehouse.
+        layout: paths of the warehouse.
         due: the change of an alert.
-        channel: that delivered it.
-        at_ms: when that was, epoch ms.
-        run_id: of the run that did so.
+        channel: the channel that delivered it.
+        at_ms: when it did, epoch ms.
+        run_id: the run that did so.
     """
     made = Delivery(
         topology=due.alert.topology,

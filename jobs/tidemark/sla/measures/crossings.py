@@ -1,7 +1,7 @@
 """Finds when a measure of an interval crossed its limit: a quantile, a share, or a number of records.
 
-An age says itself when it crossed its limit. What is counted over an interval is judged again, by the same rule, for
-each minute back from the check, and then within the minute that broke it, down to a second.
+For an age it is clear when it crossed its limit. What is counted over an interval is judged again, by the same rule,
+for each minute back from the check, and then within the minute that broke it, down to a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ SECOND_MS = 1_000
 
 @dataclass(frozen=True)
 class CheckBefore:
-    """What the check before found of an SLA."""
+    """What the last check before this one has found of an SLA: `crossed_ms` is None if it is not known
+    when it broke.
+    """
 
     at_ms: int
     was_broken: bool
@@ -70,10 +72,11 @@ def _searched(
     *,
     at_ms: int,
 ) -> dict[str, int]:
-    """Returns the crossings of *specs*, not found broken *before*, by judging them for ever earlier instants.
+    """Searches the crossings of *specs* by judging them for ever earlier instants; the check *before* found none
+    broken.
 
-    The check before may have lacked facts that are known now. So the search goes on before it, for as long again; one
-    that was broken all that time has no crossing.
+    That check may have lacked facts that are known now. So the search goes on before it, for as long again. An SLA that
+    was broken all that time has no crossing.
     """
     checks_ms = {before[spec.name].at_ms for spec in specs}
     since_check_ms = at_ms - min(checks_ms, default=at_ms)

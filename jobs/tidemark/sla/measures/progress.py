@@ -25,7 +25,7 @@ from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.status import Status
 
 WAIT_MS = 15_000
-"""Longest wait of a check, in ms, with a heartbeat every second.
+"""Longest time that a check waits for facts, in ms, where heartbeats come every second.
 
 If a driver has sent no heartbeat for longer, the check uses the facts that exist.
 """
@@ -60,10 +60,9 @@ def wait_for_facts(
 
 
 def unknown_if_behind(status: Status, topology: Topology, names: Collection[str]) -> Status:
-    """Returns an unknown status if the SLA depends on one of *names*.
+    """Returns *status*, or an unknown one if its SLA depends on one of *names*, sub-topologies whose facts are missing.
 
-    *names* are sub-topologies with missing facts. Every other status is returned unchanged, and so is the status of a
-    contract.
+    The status of a contract is returned unchanged.
     """
     # A contract covers only batches with facts.
     if status.spec.measure is CONTRACT or not _subs_of(status.spec.subject, topology) & {*names}:
@@ -72,13 +71,12 @@ def unknown_if_behind(status: Status, topology: Topology, names: Collection[str]
 
 
 def _subs_of(subject: str, topology: Topology) -> set[str]:
-    """Returns the sub-topologies of *subject*.
+    """Returns the sub-topologies of *subject*, a table, an operator, a sub-topology or the topology.
 
-    *subject* is a table, an operator, a sub-topology, or the topology. The topology, and a table that no sink writes,
-    belong to all of them.
+    The topology, and a table that no sink writes, belong to all of them.
     """
     subjects = {sub.name: _subjects(sub) for sub in topology.sub_topologies}
-    return {name for name, of_sub in subjects.items() if subject in of_sub} or {*subjects}
+    return {name for name, known in subjects.items() if subject in known} or {*subjects}
 
 
 def _subjects(sub: SubTopology) -> set[str | None]:
@@ -89,10 +87,10 @@ def _subjects(sub: SubTopology) -> set[str | None]:
 
 
 def _has_passed(layout: Layout, topology: str, name: str, at_ms: int, now_ms: int) -> bool:
-    """Returns True if the check need not wait for the stream *name*.
+    """Returns True if the check need not wait for facts of the stream *name*.
 
-    Either it has no driver, or one that has sent no heartbeat for longer than a check waits. Or its heartbeat is from
-    *at_ms* or later, and there are facts of the batch in the heartbeat.
+    That is so if the stream has no driver, or one that has sent no heartbeat for longer than a check waits. Otherwise
+    its heartbeat must be from *at_ms* or later, and the batch in the heartbeat must have facts.
     """
     home = layout.control(topology, name)
     try:
@@ -110,7 +108,7 @@ def _wait_ms(layout: Layout) -> int:
 
 
 def _newest_known(layout: Layout, topology: str, name: str) -> int:
-    """Returns the newest batch with facts; -1: there is none."""
+    """Returns the newest batch with facts, -1 if there is none."""
     batches = stored_in(layout.stream(topology, name))(BATCHES, BATCHES.name)
     newest = batches.select(pl.col("batch_id").max()).collect().item()
     return -1 if newest is None else int(newest)

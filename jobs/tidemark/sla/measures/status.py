@@ -65,7 +65,7 @@ MOST_SHOWN, LONGEST_KEY = 3, 200
 class WindowBudget:
     """State of the error budget of an objective over its whole window.
 
-    `remaining` is its unused share; None: too few records.
+    `remaining` is the unused share of the budget, or None if there are too few records.
     """
 
     records: int
@@ -94,28 +94,28 @@ class Status:
     """True if it is unknown because the reader of a hop starts."""
     records: int | None = None
     judged_since_ms: int | None = None
-    """The instant from which it counts, epoch ms; None: it counts all that it measures.
+    """The instant from which on the measurement counts, epoch ms; None if all of it counts.
 
-    Before, it was in a maintenance window or outside its calendar. Of a number of records this may also be the instant
-    at which the topology began.
+    Before this instant the SLA was in a maintenance window or outside its calendar. For a number of records this may
+    also be the instant at which the topology began.
     """
     part: int | None = None
-    """Of a share: how many of `records` were quarantined, or were late."""
+    """For an SLA on a share: how many of `records` were quarantined, or were late."""
     budget: Budget | None = None
     """Error budget of a burn rate, over its long interval."""
     window_budget: WindowBudget | None = None
     """Error budget of an objective."""
     crossed_ms: int | None = None
-    """When it crossed the limit that it breaks, epoch ms.
+    """When the measurement crossed the limit that it breaks, epoch ms.
 
-    None: it does not, it is no age and has no deadline, or that is not known.
+    None if it breaks no limit, if it is no age and has no deadline, or if that is not known.
     """
     breaks: str = ""
     """Describes what breaks a contract."""
 
     @property
     def share(self) -> float | None:
-        """The measured share; None: no share, or no records."""
+        """The measured share; None if no share is measured, or there are no records."""
         return self.part / self.records if self.part is not None and self.records else None
 
     @property
@@ -143,12 +143,12 @@ def statuses(
 
     Args:
         specs: the SLAs to judge.
-        topology: that promises them.
-        facts: as `sla_facts.facts` returns them.
+        topology: the topology that promises them.
+        facts: the measurements, as `sla_facts.facts` returns them.
         accounts: rows of `sla_facts.accounts`.
-        contracts: rows of expectation_results about contracts.
+        contracts: rows of `expectation_results` about contracts.
         at_ms: the instant of the check, epoch ms.
-        groups: of SLAs with `by`, by name of the SLA.
+        groups: by name of an SLA with `by`, the groups of rows for which it is judged separately.
     """
     by_subject = _SlaFacts(facts, groups)
     measured = [_status(spec, topology, by_subject, accounts, contracts, at_ms=at_ms) for spec in specs]
@@ -166,7 +166,7 @@ class _SlaFacts:
             by_subject.setdefault(fact.subject, []).append(fact)
 
     def at_ms(self, what: str, subject: str) -> int | None:
-        """Returns the newest instant of facts, epoch ms; None: no fact."""
+        """Returns the newest instant of facts about *subject*, epoch ms, or None without a fact."""
         return max((fact.at_ms for fact in self._of(what, subject) if fact.at_ms is not None), default=None)
 
     @property
@@ -177,9 +177,9 @@ class _SlaFacts:
         return max(LEAST_CLOCK_ERROR_MS, *(fact.n for fact in facts), 0)
 
     def ahead(self, now_ms: int) -> str | None:
-        """Returns the first subject whose newest instant is ahead of the clock.
+        """Returns the first subject whose newest instant is ahead of *now_ms* by more than the clock's error, or None.
 
-        Sources come first, then sub-topologies and tables, each by name. None: no instant is ahead of *now_ms*.
+        Sources come first, then sub-topologies and tables, each by name.
         """
         error_ms = self.clock_error_ms
         for what in (FactKind.SOURCE, FactKind.SUB_TOPOLOGY, FactKind.NEWEST):
@@ -193,9 +193,9 @@ class _SlaFacts:
         return any(fact.idle for fact in self._of(FactKind.SOURCE, source))
 
     def is_starting(self, hop: HopSource, topology: Topology, *, at_ms: int) -> bool:
-        """Returns True if the reader of *hop* cannot have read it yet.
+        """Returns True if the stream that reads *hop* cannot have read it yet.
 
-        Its driver starts; or it never read, and the first driver of *topology* started lately.
+        That is so while its driver starts, and if it never read and the first driver of *topology* started lately.
         """
         begun_ms = self.at_ms(FactKind.BEGUN, topology.name)
         is_new = self.at_ms(FactKind.SOURCE, hop.name) is None and begun_ms is not None
@@ -207,7 +207,7 @@ class _SlaFacts:
         return any(self._of(FactKind.CATCHING_UP, sub.name) for sub in subs)
 
     def quantile_ms(self, what: str, operator: str, over_ms: int, q: float) -> float | None:
-        """Returns the quantile *q* in ms; None: nothing was counted."""
+        """Returns the quantile *q* of the latencies that facts count, in ms, or None if nothing was counted."""
         return quantile(((fact.bucket, fact.n) for fact in self._of(what, operator, over_ms)), q)
 
     def count(self, what: str, subject: str, over_ms: int) -> int:
@@ -272,7 +272,7 @@ def _status(
 
 
 def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accounts: Rows, *, at_ms: int) -> Status:
-    """Judges a length: of those that were counted a quantile, else an age: of open accounts, or of a result."""
+    """Judges a length of time: a quantile of latencies, the age of open accounts, or the age of a result."""
     if spec.measure.quantile is not None:
         return _quantile(spec, sla, spec.measure.quantile, facts)
     if Need.ACCOUNTS in spec.measure.needs:

@@ -1,9 +1,9 @@
 """Lists, replaces and removes the files of a Delta table.
 
-How it works: a commit takes the version right after the one that was read. If that is taken it reads the table again,
-and tries again. Besides the files it has the table's description. delta-rs cannot commit both together, so this module
-writes the commit itself. The files, which take long, are written before. So the stream that writes the table is hardly
-ever in the way, and never kept from writing.
+How it works: a commit tries to become the version right after the one that was read. If another commit has become that
+version, the table is read again, and the commit tried again. Besides the files a commit has the table's description.
+delta-rs cannot commit both together, so this module writes the commit itself. New files, which take long, are written
+before the commit. So the commit is quick, and the stream that writes the table is never kept from writing.
 """
 
 from __future__ import annotations
@@ -59,9 +59,13 @@ class TableBusy(TidemarkError):
 class DataFile:
     """A file of a table, as the log has it.
 
-    `place` is relative to the table, and starts with the folder of its `partition` if the table is partitioned. `rows`
-    is 0 if the log does not have it. `written_at_ms` (epoch ms) is the time of its youngest row. `newest_batch` is None
-    if the log does not have it.
+    Attributes:
+        place: its path relative to the table, which starts with the folder of its partition in a partitioned table.
+        bytes: its size.
+        rows: the number of its rows; 0 if the log does not have it.
+        written_at_ms: when its youngest row was written, epoch ms.
+        newest_batch: the newest batch with a row in it; None if the log does not have it.
+        partition: names and values of the partition columns.
     """
 
     place: str
@@ -78,7 +82,7 @@ class DataFile:
 
     @property
     def folder(self) -> str:
-        """The folder of its partition in the table; `.` without one."""
+        """The folder of its partition, relative to the table; `.` in a table without partitions."""
         return str(Path(self.place).parent)
 
 
@@ -101,12 +105,18 @@ def files_of(path: Path) -> list[DataFile]:
 
 
 def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yields the rows of each of *files* of the table at *path*.
+    """Yields the rows of each of *files* of the table at *path*, in this order.
 
-    They have all *columns* unless some are named. Raises TableBusy if a file is no longer part of the table.
+    Args:
+        path: the table.
+        files: the files.
+        columns: the columns to read; None for all.
+
+    Raises:
+        TableBusy: a file is no longer part of the table.
     """
-    place = {file.name: number for number, file in enumerate(files)}
-    dataset = in_files(DeltaTable(str(path)), place.get)
+    position = {file.name: number for number, file in enumerate(files)}
+    dataset = in_files(DeltaTable(str(path)), position.get)
     fragments = list(dataset.get_fragments())
     # Another compaction or a deletion may have committed since the caller listed the files.
     if len(fragments) < len(files):
@@ -126,20 +136,20 @@ def _in_memory(path: Path, fragment: ds.ParquetFileFragment) -> ds.ParquetFileFr
 
 @dataclass(frozen=True)
 class NewFile:
-    """A file in no commit yet, with its statistics (JSON)."""
+    """A file that is not committed yet, with its statistics (JSON)."""
 
     file: DataFile
     stats: str
 
 
 def write_files(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[NewFile]:
-    """Writes the rows of *parts* to files of some AT_MOST rows.
+    """Writes the rows of *parts*, one after the other, to files of about AT_MOST rows.
 
     Args:
         path: the folder of the table.
         parts: the rows.
-        prefix: begins the names of the files.
-        like: a file of the same partition; the new ones have its age.
+        prefix: beginning of the names of the files.
+        like: a file of the same partition. The new files count as written when it was.
 
     Yields:
         The files.
@@ -178,7 +188,7 @@ def replace_files(
         path: the table.
         old: the files to replace.
         new: writes the new files one by one.
-        check: called just before the commit; raises a TidemarkError if it must not be made.
+        check: is called just before the commit, and raises a TidemarkError if the commit must not be made.
 
     Raises:
         TableBusy: one of *old* is no longer part of the table.
@@ -210,19 +220,16 @@ def replace_files(
 def put_together(
     path: Path, files: Sequence[DataFile], *, prefix: str = "", check: Callable[[], None] = lambda: None
 ) -> None:
-    """Merges *files* of one partition into fewer files, as `replace_files` does.
-
-    The names of these begin with *prefix*.
-    """
+    """Merges *files* of one partition into fewer files, whose names begin with *prefix*; see `replace_files`."""
     parts = write_files(path, rows_of_each(path, files), prefix=prefix, like=files[-1])
     replace_files(path, files, parts, check=check)
 
 
 def mergeable_groups(files: Iterable[DataFile], *, weeks_until_ms: int = 0) -> Iterator[list[DataFile]]:
-    """Yields groups of *files* that may be merged into one file.
+    """Yields groups of *files* that may be merged into one file; *files* are sorted by age.
 
-    The files of a group have one partition, and one UTC day of writing; or one week, if it was over at
-    *weeks_until_ms*. *files* are in the order of their age.
+    The files of a group are of one partition, and were written on one UTC day, or in one week that was over at
+    *weeks_until_ms*.
     """
 
     def written_in(file: DataFile) -> tuple[int, int]:
@@ -281,9 +288,8 @@ def _commit(
 
 
 def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile], *, data_change: bool) -> None:
-    """Raises TableBusy if commits of this module do not suffice for *table*.
-
-    They would need other actions, or another form of the same.
+    """Raises TableBusy if *table* requires other actions in a commit than this module writes, or another
+    form of them.
     """
     # The actions of this module name a file as the log does, and know text in partitions alone.
     for file in files:
@@ -333,7 +339,7 @@ def _description(table: DeltaTable) -> dict[str, Any]:
 
 
 def _move_action(part: NewFile) -> Action:
-    """Returns the action that adds a file with rows of removed files."""
+    """Returns the action that adds a file whose rows are moved there from removed files."""
     file = part.file
     return add_action(
         file.place, file.bytes, file.written_at_ms, part.stats, partition=dict(file.partition), data_change=False

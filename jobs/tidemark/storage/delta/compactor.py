@@ -1,12 +1,10 @@
-"""Compacts a driver's tables while it runs.
+"""Compacts a driver's tables while it runs, because a commit takes delta-rs longer with each file of the table.
 
-A commit takes delta-rs longer with each file of the table.
-
-How it works: after some commits of a table, the oldest of its small files, those of one folder and UTC day, become
-one, which is small, too, until it has enough rows. At most one table is compacted after each batch, before the next one
-begins. A failure fails nothing else: it is tried again as many commits later. Files of a hop stay as they are: a driver
-that has not read them would not find its rows in another one. They are left to `maintenance/`, which knows what was
-read.
+How it works: after some commits of a table, the oldest of its small files, those of one folder and UTC day, are merged
+into one. That file counts as small, too, until it has enough rows. At most one table is compacted after each batch,
+before the next one begins. If that fails, nothing else does, and it is tried again as many commits later. Files that
+another stream reads (those of a hop) stay as they are, because a driver that has not read them would not find its rows
+in another file. They are left to `maintenance/`, which knows what was read.
 """
 
 from __future__ import annotations
@@ -27,32 +25,27 @@ from tidemark.storage.object_path import ObjectPath
 log = logging.getLogger(__name__)
 
 OUTPUTS_EVERY = 100
-"""Commits of an output between two tries, and the fewest of its files that are compacted.
+"""An output table is compacted after so many commits, if it has as many small files or more.
 
-Its replaced files stay for a day, and who reads it commit by commit reads each compaction, too.
+Replaced files of an output stay for a day, and a reader that follows its commits reads each compaction, too.
 """
 FACTS_EVERY = 20
-"""The same of a table of facts: the commits of ten minutes, with one each `facts_every`.
-
-A table has so many small files, and those that were replaced within REPLACED_FOR_S.
-"""
+"""The same number for a table of facts: it makes so many commits in ten minutes, one each `facts_every`."""
 SMALL_BYTES = 128 * 1_024
-"""A larger file stays as it is.
-
-Writing it again would cost more than it saves.
-"""
+"""A larger file stays as it is: writing it again would cost more than it saves."""
 
 
 REPLACED_FOR_S = 900.0
-"""How long files of facts stay after they were replaced.
+"""Seconds for which files of facts stay after they were replaced.
 
-Only who opened the table before reads them, and `tidemark sql` ends after five minutes. No reader follows these tables
-commit by commit, unlike those of outputs. What a driver leaves when it ends is left to `maintenance/`.
+Only a reader that opened the table before needs them, and `tidemark sql` ends after five minutes. No reader follows
+these tables commit by commit, as readers of outputs do. Files that remain when a driver ends are left to
+`maintenance/`.
 """
 
 
 class Writes(Protocol):
-    """What commits to the tables that are compacted."""
+    """The object that commits to the tables which are compacted."""
 
     @property
     def check_lease(self) -> Callable[[], None]:
@@ -61,15 +54,18 @@ class Writes(Protocol):
     def open_anew(self, path: Path, *, own: int = 0) -> object:
         """Opens the table at *path* as it is now.
 
-        *own* is the number of commits that this process made elsewhere since the last look.
+        *own* is how many commits this process has made by other means since the table was opened.
         """
 
 
 class Compactor:
-    """Compacts small files of a table each time *committer* has made *every* commits to it.
+    """Compacts small files of a table each time a driver has made some commits to it.
 
-    It does so under the lease of *committer*. Replaced files stay for *replaced_for_s* seconds; None: maintenance
-    removes them.
+    Args:
+        committer: the object that makes these commits, under whose lease tables are compacted.
+        every: after so many commits of a table.
+        replaced_for_s: seconds for which replaced files stay; None to leave them to maintenance.
+        clock_s: a monotonic clock.
     """
 
     def __init__(
@@ -95,8 +91,8 @@ class Compactor:
         """Compacts a table, if one is due, and returns its path.
 
         Raises:
-            Contradiction: As in `Committer.open_anew`.
-            LeaseLost: Another driver may write now.
+            Contradiction: as in `Committer.open_anew`.
+            LeaseLost: another driver may write now.
         """
         self._remove_replaced()
         path, commits = max(self._commits.items(), key=lambda item: item[1], default=(None, 0))
@@ -137,9 +133,10 @@ class Compactor:
 
 
 def _small(files: Sequence[DataFile], least: int) -> list[DataFile]:
-    """Returns small files to compact; none if there are fewer than *least*.
+    """Returns the small files to compact; none if there are fewer than *least*.
 
-    They are the oldest ones of one folder and UTC day that maintenance has not parted, at most twice *least*.
+    These are the oldest ones of one folder and UTC day, at most twice *least*, without those that maintenance has set
+    apart.
     """
     small = [file for file in files if file.bytes < SMALL_BYTES and not file.name.startswith((NEEDED, SUPERSEDED))]
     return next((files[: 2 * least] for files in mergeable_groups(small) if len(files) >= least), [])

@@ -25,29 +25,25 @@ from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.files import File, write_file
 
 CLOSED_UP_TO = "_closed_up_to"
-"""Column with the end of the last window that a batch closed.
+"""Column with the end of the last window that a batch closed; rows of windows up to there are final.
 
-It is set in one row of the batch, which has no other values. Rows of windows up to there are final.
+The column is set in one extra row of the batch, which has no other values.
 """
 NEWEST_MS = "_newest_ms"
-"""Column of new rows with their newest record time (epoch ms).
-
-It is null in a row that reflects no record of its own.
+"""Column of new rows with the time of the newest record that each reflects (epoch ms); null in one that
+reflects none.
 """
 OF_REPLACING = frozenset({"deleted", SEEN_ONLY, SEEN_ANEW, CLOSED_UP_TO, NEWEST_MS})
-"""Columns of new rows that control how they replace.
-
-The table itself does not have them.
-"""
+"""Columns of new rows that say how they replace stored ones; the table itself does not have them."""
 AT_MOST = 1_000_000
 """Rows after which a new file is begun."""
 
 
 @dataclass(frozen=True)
 class ClosedRows:
-    """The closed windows of a table.
+    """The windows of a table that are closed: those that end at *up_to_ms* (record time, epoch ms) or before.
 
-    Their rows have at most *up_to_ms* (record time, epoch ms) in *column*.
+    *column* is the column with the end of a row's window.
     """
 
     column: str
@@ -58,9 +54,8 @@ class ClosedRows:
         return pa.scalar(self.up_to_ms, pa.timestamp("ms", "UTC")).cast(schema.field(self.column).type)
 
     def open_rows(self, schema: pa.Schema) -> pc.Expression:
-        """Returns the condition of closed rows without the mark of final ones.
-
-        They are rows of a table with *schema*.
+        """Returns the condition for rows of closed windows that are not yet marked as final, in a table
+        with *schema*.
         """
         up_to = self.up_to(schema)
         return (pc.field(self.column) <= up_to) & ~pc.field(WINDOW_FINAL)
@@ -68,23 +63,23 @@ class ClosedRows:
     def finished(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Returns *rows* with the rows of closed windows marked as final."""
         ends_ms = pl.col(self.column).dt.epoch("ms")
-        # Rows of which it is not known have null there, and keep it.
+        # Where it is not known whether a row is final, the mark is null, and stays null.
         return rows.with_columns(pl.col(WINDOW_FINAL) | (ends_ms <= self.up_to_ms) & pl.col(WINDOW_FINAL).is_not_null())
 
 
 def closed_row(closed: ClosedRows, schema: pa.Schema, batch_id: int) -> pa.Table:
-    """Returns the row that records the *closed* windows of a batch.
+    """Returns the row that records up to where a batch has *closed* windows.
 
-    It has the columns of *schema*, which are null except for `batch_id` and CLOSED_UP_TO.
+    All columns of *schema* are null in it except for `batch_id` and CLOSED_UP_TO.
     """
     row = {"batch_id": pa.array([batch_id], pa.int64()), CLOSED_UP_TO: pa.array([closed.up_to(schema)])}
     return pa.table({field.name: row.get(field.name, pa.nulls(1, field.type)) for field in schema}, schema)
 
 
 def closed_by(rows: pl.DataFrame, column: str | None) -> ClosedRows | None:
-    """Returns the windows that `closed_row` among *rows* closes.
+    """Returns the windows that are closed according to a `closed_row` among *rows*, or None without such a row.
 
-    *column* has the ends of windows. None: there is no such row, or *column* is None.
+    *column* is the column with the ends of windows, None for a table without windows.
     """
     if column is None or CLOSED_UP_TO not in rows.columns:
         return None
@@ -95,14 +90,14 @@ def closed_by(rows: pl.DataFrame, column: str | None) -> ClosedRows | None:
 def write_replacements(
     path: Path, table: DeltaTable, rows: pl.DataFrame | None, *, key: Sequence[str], closed: ClosedRows | None = None
 ) -> tuple[list[File], set[str]]:
-    """Writes files in which *rows* replace the rows with their keys.
+    """Writes files in which *rows* replace the stored rows of their keys.
 
-    A row may also have only the instant at which its key was last seen (kernels/updates/last_seen.py).
+    A new row may also have only the instant at which its key was last seen (kernels/updates/last_seen.py).
 
     Args:
         path: the folder of the table.
         table: the opened table.
-        rows: new rows, one per *key*; a row that is `deleted` only removes its key. None: only windows are closed.
+        rows: new rows, one for each key; a row that is `deleted` removes its key. None if windows are closed only.
         key: columns that identify a row.
         closed: windows whose rows become final.
 
@@ -145,7 +140,7 @@ def write_replacements(
 def _touched_files(
     dataset: ds.Dataset, new: pl.DataFrame, key: Sequence[str], closed: ClosedRows | None
 ) -> list[ds.ParquetFileFragment]:
-    """Returns the files with keys of *new*, or with rows to close."""
+    """Returns the files that have a key of *new*, or rows of windows that are *closed* now."""
     possible = _possible(dataset, new, key) if new.height else ()
     touched = [part for part in possible if _holds_one(part, dataset.schema, new, key)]
     if closed is not None:
@@ -197,7 +192,7 @@ def _rows(part: ds.Fragment, schema: pa.Schema, columns: Sequence[str] | None = 
 
 
 def _in_files(first: Sequence[pl.DataFrame], parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yields *first* and *parts*, concatenated to some AT_MOST rows each."""
+    """Yields *first* and *parts*, concatenated to about AT_MOST rows each."""
     waiting = [*first]
     for part in parts:
         waiting.append(part)

@@ -19,10 +19,7 @@ from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ANEW, SEEN_ONL
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO
 
 KEPT_BY = "tidemark.current"
-"""Property of a table `changes_of_T`: how T keeps current rows.
-
-Its value is JSON, see `kept_by`.
-"""
+"""Property of a table `changes_of_T` that says how T keeps current rows, as JSON (see `kept_by`)."""
 
 Read = Callable[[Path], str]
 Named = Callable[[str], str]
@@ -33,7 +30,7 @@ def kept_by(key: Sequence[str], closed_column: str | None) -> str:
 
     Args:
         key: columns that identify a row.
-        closed_column: column with the end of a row's window; None: the rows have no windows.
+        closed_column: column with the end of a row's window; None if the rows have no windows.
     """
     return json.dumps({"key": list(key), "closed_column": closed_column})
 
@@ -82,17 +79,16 @@ def current_rows(path: Path, changes: Path, read: Read, named: Named) -> str:
 
 
 def _newest(key: Sequence[str], *, tells_seen: bool) -> str:
-    """Returns a SELECT of the newest appended row of each *key*.
+    """Returns a SELECT of the newest appended row of each *key*, by the rule of `newest_rows` in kernels.
 
-    It does the same as `newest_rows` of kernels/updates/last_seen.py. *tells_seen*: rows may say only when a key was
-    seen.
+    With *tells_seen* the table may have rows that only say when a key was last seen.
     """
     by_key = f"PARTITION BY {', '.join(key)}"
     rows = "SELECT * FROM appended AS c WHERE deleted IS NOT NULL"
     # Only rows of sinks with `last_seen_at` may say nothing but when a key was seen.
     if not tells_seen:
-        placed = f"SELECT *, row_number() OVER ({by_key} ORDER BY batch_id DESC) AS _place FROM ({rows}) AS c"
-        return f"SELECT * FROM ({placed}) AS c WHERE _place = 1"
+        numbered = f"SELECT *, row_number() OVER ({by_key} ORDER BY batch_id DESC) AS _place FROM ({rows}) AS c"
+        return f"SELECT * FROM ({numbered}) AS c WHERE _place = 1"
     begins = f"CASE WHEN deleted OR {SEEN_ANEW} THEN batch_id END"
     lives = f"SELECT *, max({begins}) OVER ({by_key}) AS _life FROM ({rows}) AS c"
     seen_at = f"CASE WHEN NOT deleted AND batch_id >= coalesce(_life, batch_id) THEN {LAST_SEEN_AT} END"

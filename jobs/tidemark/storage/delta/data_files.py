@@ -25,9 +25,9 @@ RESTORE_TABLE = "restore its table from a backup; of a stream's table `tidemark 
 
 @contextmanager
 def naming_damage(tables: Callable[[], Iterable[Path]]) -> Iterator[None]:
-    """Raises UnreadableFile in place of an error, if one of *tables* is damaged.
+    """Inside the block an error becomes UnreadableFile, if it comes from a damaged table.
 
-    *tables* returns the places of the tables that may have been read.
+    *tables* returns the paths of the tables that may have been read.
     """
     try:
         yield
@@ -41,9 +41,9 @@ def naming_damage(tables: Callable[[], Iterable[Path]]) -> Iterator[None]:
 
 
 def damage_of_table(path: Path) -> UnreadableFile | None:
-    """Returns the damage of the log of the local table at *path*, or of one of its data files.
+    """Returns what is damaged in the log of the local table at *path*, or in one of its data files.
 
-    None: there is none, or no table. Data files are compared with the log by their sizes.
+    None if nothing is damaged, or there is no table. Data files are compared with the log by their sizes.
     """
     if isinstance(path, ObjectPath) or not (path / "_delta_log").is_dir():
         return None
@@ -58,10 +58,10 @@ def damage_of_table(path: Path) -> UnreadableFile | None:
 
 
 def damaged_data_files(path: Path, *, footers: bool = True) -> Iterator[tuple[Path, str]]:
-    """Yields the files of the table at *path* that are not as its newest version has them, and what is wrong.
+    """Yields the damaged data files of the newest version of the table at *path*, and what is wrong with each.
 
-    A file must have the size in the log; if *footers* are read, also a readable footer, the columns of the table, and
-    the number of rows in the log. Changed bytes among its rows are not found.
+    A file must have the size that the log says. With *footers* it must also have a readable footer, columns of the
+    table, and the number of rows that the log says. Changed bytes among its rows are not found.
     """
     table = DeltaTable(str(path))
     columns = frozenset(pa.schema(table.schema().to_arrow()).names)

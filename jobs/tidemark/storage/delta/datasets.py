@@ -27,12 +27,12 @@ BOUNDS = (
     *("batch_id", "finished_at", "decided_at", "beat_at", "window_end", "interval_start", "checked_at"),
     *("timestamp", "offset", "source_offset"),
 )
-"""Columns, of instants or whole numbers, by which rows are asked for.
+"""Columns of instants or whole numbers that queries have conditions on.
 
-Conditions on them leave out files of large tables, by the bounds in the log.
+By the bounds in the log such conditions leave out files of large tables.
 """
 READ = frozenset({"timestampNtz"})
-"""The features that a reader may ignore: with them the rows of a table are those in its files."""
+"""Features of tables that a reader may ignore: the rows of a table are still those in its files."""
 TEXT = PrimitiveType("string")
 _STATS_MS = timedelta(milliseconds=1)
 _AS_DECLARED = pl.ScanCastOptions(
@@ -43,13 +43,14 @@ _AS_DECLARED = pl.ScanCastOptions(
     extra_struct_fields="ignore",
     categorical_to_string="allow",
 )
-"""A file that was written before a column was widened has the narrower one."""
+"""How types of files may differ from those of the table: a file is narrower if its column was widened since."""
 
 
 def open_to_read(path: Path, snapshot: Snapshot | None = None) -> DeltaTable | Snapshot:
-    """Opens the table at *path* to read its newest version, of which the *snapshot* may be at hand.
+    """Opens the newest version of the table at *path* to read it; *snapshot* is that version, if the caller has it.
 
-    Raises TableNotFoundError if *path* has no table.
+    Raises:
+        TableNotFoundError: there is no table.
     """
     # delta-rs needs ten times as long for a small table.
     snapshot = snapshot or snapshot_of(path)
@@ -59,7 +60,7 @@ def open_to_read(path: Path, snapshot: Snapshot | None = None) -> DeltaTable | S
 
 
 def frame_of(table: DeltaTable | Snapshot) -> pl.LazyFrame:
-    """Returns the rows of *table* as an unread frame; a snapshot is one of `open_to_read`."""
+    """Returns the rows of *table*, as `open_to_read` has opened it, as an unread frame."""
     # Polars reads a few files in a quarter of the time that it takes through Arrow's datasets. Of many, those have the
     # bounds by which most are left out.
     if not isinstance(table, Snapshot):
@@ -108,10 +109,7 @@ def local_folder(table: DeltaTable) -> Path | None:
 
 
 def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
-    """Returns the rows of *table* as an unread dataset.
-
-    A snapshot is one of `open_to_read`.
-    """
+    """Returns the rows of *table*, as `open_to_read` has opened it, as an unread dataset."""
     from pyarrow import fs
 
     if isinstance(table, Snapshot):
@@ -136,7 +134,7 @@ def _dataset(
 ) -> ds.Dataset:
     """Returns the rows of *files* in *folder* as an unread dataset.
 
-    *within* has conditions that all rows of a file fulfil, by file.
+    *within* has, by file, a condition that all of its rows fulfil.
     """
     # Most readers of one process need no dataset, and to import what makes them takes as long as to read ten tables.
     import pyarrow.dataset as ds
@@ -147,7 +145,7 @@ def _dataset(
 
 
 def has_plain_rows(table: DeltaTable) -> bool:
-    """Returns True if `dataset_of` reads the rows of *table* that Spark reads.
+    """Returns True if `dataset_of` reads the same rows of *table* as Spark.
 
     With other features a file may have columns under other names, deleted rows, or values of an earlier type. Files of
     a shallow clone are in the folder of another table.
@@ -166,9 +164,10 @@ def file_names(table: DeltaTable) -> set[str]:
 
 
 def _conditions_of(table: DeltaTable) -> dict[str, ds.Expression]:
-    """Returns the condition that all rows of a file fulfil, by file.
+    """Returns, by file, a condition that all of its rows fulfil.
 
-    It has the values of partitions, which the file itself lacks, and those of BOUNDS without nulls in the file.
+    The condition has the values of partition columns, which the file itself does not have, and the bounds of those
+    columns of BOUNDS in which the file has no nulls.
     """
     import pyarrow.dataset as ds
 
@@ -203,10 +202,7 @@ def _bounds(columns: list[str]) -> list[str]:
 
 
 def _plain_files(table: DeltaTable, folder: str) -> list[str] | None:
-    """Returns the files of *table*, relative to its *folder*.
-
-    None: their names are not all that a reader needs.
-    """
+    """Returns the files of *table*, relative to its *folder*, or None if a reader needs more than their names."""
     # For each file delta-rs makes an expression of the bounds in its log: slower than opening a few files.
     parts = table.metadata().partition_columns
     are_texts = all(field.type == TEXT for field in table.schema().fields if field.name in parts)

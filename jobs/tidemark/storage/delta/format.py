@@ -21,19 +21,13 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable  # commands ask for a stamp without it
 
 VERSION = "0.1.0"
-"""The version in `pyproject.toml`.
-
-Code in an archive has no other record of it.
-"""
+"""The version in `pyproject.toml`. Code in an archive has no other record of it."""
 FORMAT = 3
-"""The format that this version writes.
-
-It is raised by a change after which a version with the format before must not write.
-"""
+"""The format that this version writes. A change raises it if versions before the change must not write any more."""
 TABLE_FORMAT, TABLE_VERSION = "tidemark.format", "tidemark.version"
 """Properties of a table: its format, and the version that created it."""
 STAMPED = {TABLE_FORMAT: str(FORMAT), TABLE_VERSION: VERSION}
-"""These properties of a table that this version creates."""
+"""The values of these properties in tables that this version creates."""
 WRITER = {"tidemark": VERSION}
 """Notes of each commit: the version that wrote it."""
 FILE = "tidemark.json"
@@ -53,7 +47,7 @@ class Stamp:
     tidemark: str | None
 
     def refuse_older(self, place: Path) -> None:
-        """Raises OtherFormat if *place*, which has this stamp, has a format before FORMAT: no version reads it."""
+        """Raises OtherFormat if *place*, which has this stamp, has a format before FORMAT, which no version reads."""
         if self.format < FORMAT:
             msg = (
                 f"{place} has format {self.format}, but Tidemark {VERSION} reads and writes format {FORMAT} alone; "
@@ -63,7 +57,7 @@ class Stamp:
             raise OtherFormat(msg)
 
     def refuse_other(self, place: Path) -> None:
-        """Raises OtherFormat if *place*, which has this stamp, has not FORMAT."""
+        """Raises OtherFormat if *place*, which has this stamp, has another format than FORMAT."""
         self.refuse_older(place)
         if self.format > FORMAT:
             writer = "an unknown version" if self.tidemark is None else f"version {self.tidemark}"

@@ -3,10 +3,10 @@
 Purpose: before and after each commit delta-rs lists the log, and reads all of it since the newest checkpoint. In an
 object store each of these is a request, and their number grows with every commit.
 How it works: the log is read once, when the table is opened. From then on the next version is known. A commit is one
-object, put where there is none: it takes that version, or finds it taken. Only then are the commits of others read. A
-commit that changes only files is skipped; after any other one the table must be opened anew.
-Limitation: rows are not checked. Tables with partitions are left to delta-rs, and so are those with conditions for
-their rows, unless the caller has checked the rows.
+object that is put only where none exists: either it becomes that version, or another commit has become it. Only then
+are the commits of others read. A commit that changes only files is skipped; after any other one the table must be
+opened anew. Limitation: rows are not checked. Tables with partitions are left to delta-rs, and so are those with
+conditions for their rows, unless the caller has checked the rows.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from tidemark.storage.object_path import ObjectPath
 log = logging.getLogger(__name__)
 
 OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
-"""Actions of commits of others that do not stop appends."""
+"""Actions that change only files: after a commit of others with these alone, appends go on."""
 CHECKPOINT_EVERY = 100
-"""Commits between checkpoints; an opener of a table reads fewer commits."""
+"""Commits between two checkpoints; whoever opens a table reads fewer commits than that."""
 SHORT_EVERY = 20
-"""The same of a table with a SHORT_LOG.
+"""The same number for a table with a SHORT_LOG: the commits of ten minutes, one each `facts_every`.
 
-These are the commits of ten minutes, with one each `facts_every`. With more, its log keeps commits of twice the time.
+With more, the log would keep commits of twice the time.
 """
 CHECKPOINTS = "delta.checkpointInterval"
 REPLACED = "delta.deletedFileRetentionDuration"
-"""How long checkpoints name a replaced file; a VACUUM of others keeps the file as long."""
+"""The property that says how long checkpoints name a replaced file; a VACUUM of others keeps the file as long."""
 KEPT_LOG = "interval 1 day"
 """Longest pause of a reader of a table's commits."""
 HOP_LOG = "interval 7 days"
-"""Longest pause of a reader of a hop.
+"""Longest pause of a stream that reads another stream's table (a hop).
 
-A driver removes the commits that all its readers have read (stream/read/hop_log.py).
+The driver that writes the table removes the commits that all readers have read (stream/read/hop_log.py).
 """
 SHORT_LOG = "interval 10 minutes"
 """For tables without readers of single commits.
@@ -64,25 +64,21 @@ delta-rs lists the whole log at each commit, which takes 3 ms for 1,000 commits.
 """
 LOG = "delta.logRetentionDuration"
 FRESH_S = 300.0
-"""Seconds after a look in which no newer commit is removed.
-
-Each commit is kept for ten minutes at least.
-"""
+"""For so many seconds after a look at the log no newer commit is removed: each is kept for ten minutes at least."""
 TRIES = 10
-"""Commits of others that a driver skips between two of its own.
-
-Each takes a request or two.
-"""
+"""Most commits of others that a driver skips between two of its own commits; each takes a request or two."""
 
 Action = Mapping[str, Any]
 
 
 class TableLog:
-    """Commits batches of *app_id* to the log of the table at *path*.
+    """Commits batches of the application *app_id* to the log of the table at *path*.
 
-    `table` is the table as delta-rs has opened it, or as of delta-rs's last commit since. delta-rs opens it when it is
-    first needed: most logs are appended to without. `takes_appends` is true if `append` may be used with any rows, and
-    `takes_checked` if it may be with rows that meet the constraints.
+    delta-rs opens the table only when `table` is first used, because appends need no more than the log.
+
+    Attributes:
+        takes_appends: `append` may be used with any rows.
+        takes_checked: `append` may be used with rows that the caller has checked against the constraints.
     """
 
     def __init__(self, path: Path, app_id: str) -> None:
@@ -118,7 +114,7 @@ class TableLog:
 
     @property
     def table(self) -> DeltaTable:
-        """The table as delta-rs knows it."""
+        """The table as delta-rs has opened it, or as of delta-rs's last commit since."""
         if self._table is None:
             self._table = DeltaTable(str(self._path))
         return self._table
@@ -139,7 +135,7 @@ class TableLog:
         return max(self._appended_to, self._known_version)
 
     def clean_up(self, trim: Callable[[DeltaTable], None] = DeltaTable.cleanup_metadata) -> None:
-        """Removes commits that need not be kept, by *trim*."""
+        """Removes commits that need not be kept; *trim* does so for a table."""
         if self._table is not None:
             trim(self._table)
         # Commits since the newest checkpoint are kept, and most logs have none yet.
@@ -176,8 +172,8 @@ class TableLog:
 
         Args:
             files: actions that add files.
-            batch_id: the batch of the transaction; None: none.
-            noted: notes of the commit.
+            batch_id: the batch of the transaction; None to commit without a transaction.
+            noted: notes that the commit carries.
 
         Raises:
             CommitFailedError: the table must be opened anew. Others have changed more than files, or have committed
@@ -188,7 +184,7 @@ class TableLog:
             try:
                 put_once(commit_file(self._path, version), content)
             except FileExistsError:
-                self._pass_over(version)
+                self._skip(version)
                 continue
             # Others may have removed this version, and those before it, after a checkpoint: then no reader sees this
             # commit, though the store accepted it as a new object.
@@ -224,10 +220,11 @@ class TableLog:
             actions.append({"txn": {"appId": self._app_id, "version": batch_id, "lastUpdated": now_ms}})
         return "\n".join(map(json.dumps, actions)).encode()
 
-    def _pass_over(self, version: int) -> None:
+    def _skip(self, version: int) -> None:
         """Skips *version*, a commit of others.
 
-        Raises CommitFailedError unless it changes files alone, and is no commit of *app_id*.
+        Raises:
+            CommitFailedError: the commit changes more than files, or is one of this application.
         """
         try:
             lines = commit_file(self._path, version).read_bytes().splitlines()
@@ -241,10 +238,7 @@ class TableLog:
         self._appended_to, self._seen_s = version, since_boot_s()
 
     def _is_fresh(self) -> bool:
-        """Returns True if the last look at the log is new enough.
-
-        Another look would cost a request of an object store.
-        """
+        """Returns True if the last look at the log was so short ago that an object store need not be asked again."""
         return isinstance(self._path, ObjectPath) and self._is_kept and since_boot_s() - self._seen_s < FRESH_S
 
     def _is_read(self, batch_id: int | None) -> bool:
@@ -287,7 +281,7 @@ def add_action(
 
 
 def commit_file(table: Path, version: int) -> Path:
-    """Returns the place of commit *version* in the log of *table*."""
+    """Returns the path of the commit *version* in the log of *table*."""
     return table / "_delta_log" / f"{version:020d}.json"
 
 
@@ -351,7 +345,7 @@ def checkpoint_if_due(table: Path, version: int, *, every: int) -> None:
 def _checkpoint_by_copy(table: ObjectPath, version: int) -> bool:
     """Makes the checkpoint of *version* from a copy of the log.
 
-    Returns False, and makes none, if the newest checkpoint is torn, or has another form than a single file.
+    Returns False, without a checkpoint, if the newest one is torn, or has another form than a single file.
     """
     # The copy takes one request a commit, and delta-rs four.
     log_folder = table / "_delta_log"

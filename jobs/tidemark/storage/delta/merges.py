@@ -1,4 +1,4 @@
-"""Notes in a merge's commit when, and how late, it showed rows.
+"""Notes in the commit of a merge when, and how late, it made rows visible.
 
 The commit of a merge has, beside its batch: the driver's clock when its files were written, the newest record time
 among the appended rows, and how many of these had which latency then. The log of a table keeps commits for a day.
@@ -24,11 +24,14 @@ MERGE = "tidemark.merge"
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """The rows that a merge showed, and the instant of that.
+    """What a merge made visible, and when.
 
-    `newest_ms` is the newest `timestamp` among the rows appended since the merge before, of deleted ones too (None:
-    they have only the instants at which keys were seen). `latencies` has, by bucket, how many of them had that
-    end-to-end latency.
+    Attributes:
+        batch_id: the batch that merged.
+        shown_at_ms: from when on readers see the rows, epoch ms.
+        newest_ms: the newest `timestamp` among the rows appended since the merge before, deleted ones too. None if
+            these rows have only the instants at which keys were seen.
+        latencies: by bucket, how many of the rows had that end-to-end latency.
     """
 
     batch_id: int
@@ -38,10 +41,7 @@ class Merge:
 
 
 def merge_notes(appended: pl.DataFrame, shown_at_ms: int) -> dict[str, str]:
-    """Returns the notes of a merge that shows the rows *appended*.
-
-    Readers see them from *shown_at_ms* (epoch ms) on.
-    """
+    """Returns the notes of a merge that makes the rows *appended* visible from *shown_at_ms* (epoch ms) on."""
     rows = appended.filter(~pl.col(SEEN_ONLY)) if SEEN_ONLY in appended.columns else appended
     rows = rows.filter(pl.col("deleted").is_not_null())
     newest_ms = rows.select(pl.col("timestamp").max().dt.epoch("ms")).item()

@@ -34,9 +34,9 @@ def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: 
 
     Args:
         rows: the new rows.
-        table: its declaration. It is created if there is none.
-        path: of the table.
-        where: SQL predicate for which all replaced and all new rows are true.
+        table: the declaration of the table, which is created if there is none.
+        path: path of the table.
+        where: SQL predicate that is true for all replaced and all new rows, and for no others.
 
     Raises:
         InvalidRow: *where* is false for a row, or a row breaks one of the table's CHECKS. Nothing is written.
@@ -64,8 +64,8 @@ def replace_in(
     Args:
         stored: the table, as it was when it was opened.
         rows: the new rows.
-        table: its declaration.
-        where: SQL predicate for which all replaced and all new rows are true.
+        table: the declaration of the table.
+        where: SQL predicate that is true for all replaced and all new rows, and for no others.
         marks: transactions of Delta, version by application, that the commit leaves in the log.
 
     Raises:

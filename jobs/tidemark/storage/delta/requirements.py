@@ -75,7 +75,7 @@ LOOK_S = 60.0
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why Tidemark does not write to a table (`seen`), and the `ways` to change that."""
+    """Why Tidemark does not write to a table (`seen`), and the `ways` to change that, each a clause for people."""
 
     seen: str
     ways: tuple[str, ...]
@@ -112,7 +112,7 @@ class TableRefused(Contradiction):
 class Requirements:
     """What the newest version of the table at *path* requires of its writers.
 
-    `features` are those that are not among FEATURES.
+    `features` are the required features that are not among FEATURES.
     """
 
     path: Path
@@ -225,14 +225,15 @@ def open_to_write(path: Path, access: Access = Access.FILES) -> DeltaTable | Sna
 
 
 class TableWatch:
-    """Notices that tables have come to require what Tidemark does not know.
+    """Notices when tables begin to require what Tidemark does not know.
 
-    A driver looks before it decides a batch: what it has decided it must be able to write. A look reads each commit
-    since the last one. In an object store, where that is a request, the tables are opened once in LOOK_S instead.
+    A driver looks before it decides a batch, because it must be able to write what it has decided. A look reads each
+    commit since the last look. In an object store, where that is a request, the tables are opened every LOOK_S instead.
+
 
     Args:
-        tables: by the path of a table, how it is written. There may be no table at a path yet. The tables of sinks are
-            opened at once.
+        tables: how each table is written, by its path. There may be no table at a path yet. Tables of sinks are opened
+            at once.
         declared: by the path of a sink's table, the columns of the rows that the sink writes.
 
     Raises:
@@ -349,10 +350,10 @@ def _unknown(writer_version: int, writer_features: tuple[str, ...] | list[str]) 
 
 
 def description(path: Path, *, until: int | None = None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Returns the newest actions `protocol` and `metaData` in the log of the table at *path*, up to a version.
+    """Returns the newest actions `protocol` and `metaData` in the log of the table at *path*.
 
-    *until* is that version; None: the newest. Unlike delta-rs this reads tables with any feature. Raises OSError,
-    ValueError or KeyError if the log does not have them.
+    Unlike delta-rs this reads tables with any feature. With *until* only versions up to this one count. Raises OSError,
+    ValueError or KeyError if the log does not have both actions.
     """
     found: dict[str, Mapping[str, Any]] = {}
     commits: list[tuple[int, Path]] = []

@@ -22,10 +22,7 @@ from tidemark.collecting import within
 from tidemark.storage.object_path import ObjectPath
 
 MOST_FILES = 200
-"""Files from which the bounds in a log are worth their cost.
-
-By these bounds a reader leaves out files that cannot have a row of the answer.
-"""
+"""For more files than this it is worth reading their bounds in the log, by which a reader leaves out files."""
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -36,10 +33,7 @@ AT_ONCE = 1_000
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """Errors that changed bytes of a log may raise."""
 Partition = tuple[tuple[str, str | None], ...]
-"""The partition columns of a table, and their values in a file.
-
-The file itself does not have these columns.
-"""
+"""The partition columns of a table, each with its value in a file; the file itself does not have these columns."""
 
 
 class DataFile(NamedTuple):
@@ -51,11 +45,19 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A table as its log has it.
+    """A version of a table, as its log describes it.
 
-    `schema` is Delta's (JSON), `columns` its types by name, `data_files` its files by name, relative to its folder at
-    `path`, and `transactions` the newest batches by application. `writer_version` and `writer_features` are what it
-    requires of writers.
+    Attributes:
+        path: the folder of the table.
+        number: the version.
+        schema: the columns, as Delta's JSON.
+        properties: the properties of the table.
+        partitioned_by: the partition columns.
+        writer_version: Delta's version that a writer must support.
+        writer_features: the features that a writer must support.
+        columns: Delta's types by column.
+        data_files: the files by name, relative to the folder.
+        transactions: the newest batch of each application.
     """
 
     path: Path
@@ -87,7 +89,7 @@ class Snapshot:
 
 
 def snapshot_of(path: Path) -> Snapshot | None:
-    """Returns the table's newest snapshot; None: delta-rs has to read it."""
+    """Returns the newest version of the table at *path*, or None if only delta-rs can read it."""
     if isinstance(path, ObjectPath):
         return None
     try:
@@ -97,7 +99,7 @@ def snapshot_of(path: Path) -> Snapshot | None:
 
 
 def damage_of_log(path: Path) -> DamagedLog | None:
-    """Returns what is damaged in the log of the local table at *path*; None: nothing.
+    """Returns what is damaged in the log of the local table at *path*, or None if nothing is.
 
     Logs of a kind that `snapshot_of` does not read count as undamaged.
     """
@@ -122,10 +124,7 @@ def _damage_of_log(path: Path) -> DamagedLog | None:
 
 
 class DamagedLog(ValueError):
-    """Raised for a damaged log.
-
-    Its `file` is missing, or no writer can have left it like this. `found` says what is wrong with it.
-    """
+    """Raised for a damaged log: its `file` is missing, or no writer can have left it like this, as `found` says."""
 
     def __init__(self, file: Path, found: str) -> None:
         super().__init__(f"{file}: {found}")
@@ -148,10 +147,10 @@ def columns_of(path: Path) -> Mapping[str, Any]:
 
 
 def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
-    """Returns what the commits of *batches* added to the table at *path*.
+    """Returns which files the commits of *batches*, consecutive ones of its driver, added to the table at *path*.
 
-    The batches are consecutive commits of its driver. Files that only hold older rows anew do not count. None: the log
-    may have lost some of these commits, or it is in an object store, where each commit is a request.
+    Files into which older rows were moved do not count. None if the log may have lost some of these commits, or is in
+    an object store, where each commit is a request.
     """
     if not batches:
         return AddedFiles(0, 0)
@@ -196,7 +195,7 @@ NO_TABLE = LogFile("", 0, 0)
 
 
 def newest_log_file(path: Path) -> LogFile:
-    """Returns the newest commit in the log of the table at *path*; NO_TABLE without one."""
+    """Returns the file of the newest commit in the log of the table at *path*, or NO_TABLE if there is none."""
     try:
         names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
     except OSError:
@@ -205,7 +204,7 @@ def newest_log_file(path: Path) -> LogFile:
 
 
 def log_file(path: Path, name: str) -> LogFile:
-    """Returns the file *name* of the log of the table at *path*; NO_TABLE: it is gone."""
+    """Returns the file *name* of the log of the table at *path*, or NO_TABLE if it is gone."""
     try:
         status = (path / "_delta_log" / name).stat()
     except OSError:
@@ -223,9 +222,9 @@ class ReadLog:
 
 
 def read_log(path: Path, before: ReadLog | None = None) -> ReadLog:
-    """Returns the log of the table at *path*, of which only the commits after those of *before* are read.
+    """Reads the log of the table at *path*; of a log that was read *before*, only newer commits are read.
 
-    Files of a log never change, so that the name, inode and time of its newest one stand for all of it.
+    Files of a log never change, so the name, inode and time of the newest file identify all of it.
     """
     if before is not None and before.actions is not None and log_file(path, before.newest.name) == before.newest:
         # A damaged commit is found again below.
@@ -245,7 +244,7 @@ def read_log(path: Path, before: ReadLog | None = None) -> ReadLog:
 
 
 def _with_later_commits(path: Path, before: ReadLog, known: _Actions) -> ReadLog:
-    """Returns *before*, whose actions are *known*, with the commits after it; raises DamagedLog or OSError."""
+    """Reads the commits after *before*, whose actions are *known*; raises DamagedLog or OSError."""
     # Log clean-up removes the oldest commits first, so that the next one is there if any later one is.
     actions, newest = known, before.newest
     while (later := log_file(path, f"{actions.number + 1:020d}.json")) != NO_TABLE:
@@ -292,15 +291,12 @@ class _Actions:
                     self.transactions[content["appId"]] = content["version"]
 
     def copy(self) -> _Actions:
-        """Returns the same, to which further actions can be applied."""
+        """Returns a copy, to which further actions can be applied."""
         transactions = dict(self.transactions)
         return replace(self, files=dict(self.files), elsewhere={*self.elsewhere}, transactions=transactions)
 
     def snapshot(self, path: Path) -> Snapshot | None:
-        """Returns the snapshot of the table at *path* after all actions.
-
-        None: a reader of the table needs more than a list of its files.
-        """
+        """Returns the table at *path* after all actions, or None if a reader of it needs more than a list of files."""
         schema, columns = _columns(self.metadata["schemaString"])
         # A log has values of partitions as text; values of other types would have to be converted.
         partitioned_by = tuple(self.metadata["partitionColumns"])
@@ -331,7 +327,7 @@ def _columns(schema: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _read(path: Path) -> Snapshot | None:
-    """Returns the newest snapshot of the local table at *path*; None: its readers need more.
+    """Returns the newest version of the local table at *path*, or None if its readers need more than a list of files.
 
     Raises DamagedLog, or ValueError or OSError if this module cannot read such a log.
     """
@@ -347,7 +343,7 @@ def _actions_of(path: Path) -> _Actions:
 
 
 def _apply(state: _Actions, file: Path, number: int, actions: Iterable[Mapping[str, Any]]) -> None:
-    """Applies the *actions* of *file* to *state*, which has this *number* then."""
+    """Applies the *actions* of *file* to *state*, which then is the version *number*."""
     state.number = number
     try:
         for action in actions:

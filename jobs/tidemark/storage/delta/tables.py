@@ -67,11 +67,11 @@ The search for expired commits takes another 12 ms for 1,000 commits each time. 
 a checkpoint does it.
 """
 HISTORY = 100
-"""Newest commits that are searched for those of others."""
+"""So many of the newest commits are searched for commits of others."""
 SKEW_S = 60
-"""Largest lag of the file system's clock behind this process's."""
+"""By how much the clock of the file system may be behind that of this process, at most."""
 TRIES = 10
-"""Attempts at a commit in whose way others come."""
+"""Attempts at a commit, if commits of others conflict with it."""
 PUTS_ROWS = frozenset(
     {
         "WRITE",
@@ -200,10 +200,7 @@ def _new_table(
 
 @lru_cache(maxsize=128)
 def _first_commit(schema: str, description: str, properties: tuple[tuple[str, str], ...]) -> tuple[str, dict[str, Any]]:
-    """Returns text and actions of a new table's first commit by delta-rs.
-
-    *schema* is Delta's (JSON).
-    """
+    """Returns the first commit that delta-rs makes of a new table, as text and as actions; *schema* is Delta's JSON."""
     with TemporaryDirectory() as folder:
         _new_table(Path(folder), Schema.from_json(schema), description, dict(properties))
         text = commit_file(Path(folder), 0).read_text(encoding="utf-8")
@@ -214,7 +211,7 @@ def _first_commit(schema: str, description: str, properties: tuple[tuple[str, st
 
 
 def _existing_table(path: Path) -> DeltaTable | None:
-    """Returns the opened table at *path*; None without one."""
+    """Opens the table at *path*; returns None if there is none."""
     try:
         table = open_to_write(path)
     except TableNotFoundError:
@@ -306,9 +303,9 @@ def scan(path: Path) -> pl.LazyFrame:
 
 
 Accept = Callable[[tuple[Constraint, ...]], tuple[Rows, Notes]]
-"""Returns the rows that a table with these constraints gets, and notes of the commit."""
+"""Given the constraints of a table, returns the rows to append, and the notes of their commit."""
 Keep = Callable[[pl.DataFrame], pl.DataFrame]
-"""Returns some of the rows that it is given."""
+"""Returns those of the given rows that a reader needs."""
 
 
 def read_before(path: Path, batch_id: int, columns: list[str], *, keep: Keep = lambda rows: rows) -> pl.DataFrame:
@@ -331,15 +328,16 @@ def read_before(path: Path, batch_id: int, columns: list[str], *, keep: Keep = l
     return pl.concat(parts).sort("batch_id", maintain_order=True)
 
 
-def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Dataset:
+def in_files(table: DeltaTable, position_of: Callable[[str], int | None]) -> ds.Dataset:
     """Returns the rows of some files of *table*, in a given order.
 
-    *place* maps the name of a file to its position; a file without one (None) is left out.
+    *position_of* returns the position of a file in this order by its name; a file for which it returns None is left
+    out.
     """
     whole = dataset_of(table)
     numbered: list[tuple[int, ds.Fragment]] = []
     for fragment in whole.get_fragments():
-        number = place(Path(fragment.path).name)
+        number = position_of(Path(fragment.path).name)
         if number is not None:
             numbered.append((number, fragment))
     numbered.sort(key=itemgetter(0))
@@ -348,10 +346,7 @@ def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Datase
 
 
 def again_after_others(commit: Callable[[], T]) -> T:
-    """Calls *commit* until it succeeds, and returns its result.
-
-    The last of TRIES such errors is raised.
-    """
+    """Calls *commit* again as long as commits of others conflict with it, TRIES times at most; returns its result."""
     # The error means that a commit of others came between the reading and the writing of this one.
     for _ in range(TRIES - 1):
         with suppress(CommitFailedError):
@@ -360,7 +355,7 @@ def again_after_others(commit: Callable[[], T]) -> T:
 
 
 def append(path: Path, rows: pa.Table) -> None:
-    """Appends *rows* at *path*, again if others commit in between."""
+    """Appends *rows* to the table at *path*; tries again if others commit in between."""
     properties = CommitProperties(custom_metadata=WRITER)
     since = open_to_write(path).version()
     again_after_others(partial(write_deltalake, path, rows, mode="append", commit_properties=properties))
@@ -368,10 +363,7 @@ def append(path: Path, rows: pa.Table) -> None:
 
 
 class Appender:
-    """Appends rows that belong to no batch to the table at *path*.
-
-    It opens the table once between two checkpoints.
-    """
+    """Appends rows that belong to no batch to the table at *path*, which it opens once between two checkpoints."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -403,9 +395,9 @@ class Appender:
 
 
 def delete_rows(path: Path, condition: str) -> int:
-    """Deletes the rows of the table at *path* for which the SQL *condition* holds.
+    """Deletes the rows of the table at *path* for which the SQL *condition* is true.
 
-    Returns how many; 0 if there is no table.
+    Returns the number of deleted rows, 0 if there is no table.
     """
     if not DeltaTable.is_deltatable(str(path)):
         return 0
@@ -592,7 +584,7 @@ class Committer:
         return DeltaTable(str(path)).transaction_version(self._app_id(path))
 
     def noted(self, path: Path, batch_id: int, note: str) -> str | None:
-        """Returns the *note* of the commit of *batch_id* at *path*; None: it has none, or is gone."""
+        """Returns the *note* of the commit of *batch_id* at *path*, or None if it has none, or the commit is gone."""
         for commit in DeltaTable(str(path)).history(HISTORY):
             if commit.get("batch_id") == str(batch_id):
                 found: str | None = commit.get(note)
@@ -759,10 +751,7 @@ def _is_written_since(file: Path, since_s: float) -> bool:
 
 
 def _newest_batch_in(file: Path) -> int | None:
-    """Returns the highest batch_id in the footer of a Parquet *file*.
-
-    None: the footer has none.
-    """
+    """Returns the highest batch_id according to the footer of a Parquet *file*, or None if the footer has none."""
     try:
         with file.open("rb") as content:
             footer = pq.read_metadata(content)

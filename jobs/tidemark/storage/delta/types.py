@@ -18,7 +18,7 @@ from tidemark.model.tables.catalog import DDL_TYPES
 _KEPT = re.compile(
     r"(?:column (?P<column>.*) of )?(?:operators\.(?P<operator>\w+)(?:\.(?P<part>.*))?|the table (?P<table>.*))"
 )
-"""The names of what a stream keeps: of an operator, a value of it, a table, or a column of these."""
+"""The name of something that a stream keeps: an operator, one of its values, a table, or a column of these."""
 
 
 def owner_of(kept: str) -> tuple[str | None, str | None]:
@@ -54,12 +54,12 @@ class ChangedMeaning:
 
     @property
     def operator(self) -> str | None:
-        """The operator that keeps it; None: a table does."""
+        """The operator that keeps it, or None if a table does."""
         return owner_of(self.name)[0]
 
     @property
     def table(self) -> str | None:
-        """The table that keeps it; None: an operator does."""
+        """The table that keeps it, or None if an operator does."""
         return owner_of(self.name)[1]
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class ChangedMeaning:
 
 
 class TypesChanged(Contradiction):
-    """Raised where columns have another type than what is kept of them, as *changes* say."""
+    """Raised where columns have another type now than their stored values have, as *changes* say."""
 
     def __init__(self, changes: Sequence[ChangedMeaning]) -> None:
         remedy = "restore the previous file, or give the changed operator or table a new name in the file"
@@ -89,9 +89,8 @@ def type_text(kind: Any) -> str:
 
 
 def type_changes(table: str, stored: str, declared: pa.Schema) -> list[ChangedMeaning]:
-    """Returns the columns of *table* that are *declared* with another type than they have.
-
-    *stored* is the schema of the table (Delta's JSON).
+    """Returns the columns of *table* that are *declared* with another type than in *stored*, its schema
+    (Delta's JSON).
     """
     was, now = _types(stored), _types(Schema.from_arrow(declared).to_json())
     changed = [name for name in within(now, was) if was[name] != now[name]]
@@ -99,7 +98,7 @@ def type_changes(table: str, stored: str, declared: pa.Schema) -> list[ChangedMe
 
 
 def refuse_type_changes(table: str, stored: str, declared: pa.Schema) -> None:
-    """Raises TypesChanged if there are `type_changes`."""
+    """Raises TypesChanged if a column of *table* is declared with another type than the table has."""
     if changes := type_changes(table, stored, declared):
         raise TypesChanged(changes)
 
