@@ -1,6 +1,7 @@
 """Draws the charts of pages.
 
-Whatever a colour shows, a place, a word or a shape shows too. Instants are epoch ms, shown in UTC; lengths are ms.
+What a colour shows is also shown by a position, a word or a shape. The time axis has cells of equal length, which are
+called places. Instants are epoch ms, shown in UTC; lengths are ms.
 """
 
 from __future__ import annotations
@@ -34,38 +35,40 @@ from tidemark.reports.pages.plots import (
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 
 BANDS = {"p50": "median", "p90": "up to p90", "p99": "up to p99", "limit": "promised latency, drawn if it is near"}
-"""What is drawn of the latency of operators, and its words."""
+"""The parts of a chart of latency, with their words."""
 NEAR = 1.5
-"""Highest promise that is drawn, as a multiple of the highest latency."""
+"""A promised latency is drawn up to this multiple of the highest latency: beyond that it would flatten the chart."""
 MOST = 8
-"""Most operators or partitions of a chart.
-
-The others, with smaller values, are left out.
-"""
+"""At most this many operators or partitions are drawn in a chart, those with the largest values."""
 WIDEST = 0.013
-"""Greatest width of the bar of a window, as a share of the axis."""
+"""The bar of a window is at most this wide, as a share of the time axis."""
 PARTS = {
     "before_source_ms": "before the source",
     "waited_ms": "waited for a batch",
     "queued_ms": "queued in its batch",
     "worked_ms": "worked",
 }
-"""Parts of a window's time in the order in which they are stacked: columns and their words."""
+"""The parts of a window's age in the order in which they are stacked: columns, with their words."""
 OUTCOMES = ("emitted", "suppressed")
 CHANGED = {"changed": "the numbers begin to mean something else"}
 Changes = Mapping[str, Sequence[RecordedChange]]
-"""By operator, the changes of the topology in the time of a chart that concern it."""
+"""The changes of the topology in the time of a chart that concern each operator, by its name."""
 NO_CHANGES: Changes = MappingProxyType({})
 STRIP = {"idle": 0.06, "backlogged": 0.16}
-"""Heights of the strips below a plot of lag, as shares of the plot."""
+"""How high the strips below a plot of lag are, as shares of the plot."""
 
 
 def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int, changes: Changes = NO_CHANGES) -> Markup:
     """Draws the latency of operators: median, bands up to p90 and p99.
 
-    The promised latency is a dashed line where it is NEAR. *rows* are those of `latencies_in_places`. An axis on which
-    few high values would flatten the others has equal ratios instead of equal distances. Each of *changes* is an
-    upright line.
+    The promised latency is a dashed line, if it is not far above the latencies (NEAR). If a few high values would
+    flatten all others, equal distances on the axis are equal ratios. Each of *changes* is an upright line.
+
+    Args:
+        rows: rows of `latencies_in_places`.
+        interval: the time that the chart covers.
+        place_ms: the length of a place of the time axis.
+        changes: the changes that concern each operator.
     """
     charts, samples = [], dict(BANDS)
     for operator, of_operator in groupby(rows, key=itemgetter("operator")):
@@ -122,8 +125,8 @@ def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mark
 def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
     """Draws a chart of unused shares of a budget for each name.
 
-    *rows* have `name`, `at_ms` and `value`; None: unknown, and the line is broken. More than half a budget over it is
-    drawn as half.
+    *rows* have `name`, `at_ms` and `value`. Where the value is None, it is unknown and the line is broken. If a budget
+    was exceeded by more than half of it, the line stays at half.
     """
     charts = []
     for name, of_name in groupby(rows, key=itemgetter("name")):
@@ -143,10 +146,10 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
 
 
 def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
-    """Draws the parts of the time of the windows *rows*.
+    """Draws the parts of the age of each window of *rows*, as a bar.
 
-    Windows are *apart_ms* or more from each other. A triangle marks a place with a window that broke the
-    limit of an SLA.
+    Windows are at least *apart_ms* from each other. A triangle marks a place with a window that broke the limit of an
+    SLA.
     """
     if not rows:
         return Markup("")
@@ -236,14 +239,14 @@ def _lines(changes: Changes, operator: str) -> str:
 
 
 def _places(some: int, of_all: int) -> str:
-    """Says how many of the places shown have something."""
+    """Returns a clause that counts the places shown that have something."""
     if of_all == 1:
         return f"The only place shown {'has' if some else 'does not have'}"
     return f"{some:,} of the {of_all:,} places shown {'has' if some == 1 else 'have'}"
 
 
 def _unbroken(points: Sequence[Point], place_ms: int) -> list[slice]:
-    """Returns the parts of *points* in which no place is missing."""
+    """Returns the stretches of *points* in which no place is missing: each is drawn as one line."""
     starts = [0]
     for number in range(1, len(points)):
         if points[number][0] - points[number - 1][0] > place_ms:
@@ -256,7 +259,7 @@ def _is_known(row: Row) -> bool:
 
 
 def _lags_and_spans(lags: Sequence[Row], spans: Sequence[Row]) -> Iterator[Sequence[str]]:
-    """Yields the numbers of a partition, in the order of time."""
+    """Yields the rows of a table with the lags of a partition, and with its idle and backlogged times, in order."""
     for row in sorted([*spans, *lags], key=itemgetter("at_ms")):
         if "activity" in row:
             yield clock(row["at_ms"]), "", f"{row['activity']} until {clock(row['until_ms'])}"

@@ -1,4 +1,4 @@
-"""Describes each input partition: its lag, its unread records, its silence.
+"""Describes each input partition for pages: its lag, its unread records, and what is wrong with it.
 
 Instants in the rows are timestamps in UTC, lengths are ms.
 """
@@ -20,9 +20,9 @@ from tidemark.why.evidence.snapshot import Scene
 def partitions(scene: Scene, findings: Iterable[WhyFinding]) -> list[Row]:
     """Returns a row for each partition of the outside sources in *scene*.
 
-    `lag_ms` is the distance of its watermark to the clock, `unread` the records that its newest batch left when the
-    broker was asked, `holds_back` whether the stream's watermark waits for it, `holds_back_ms` by how much (None: it
-    has no watermark yet), and `causes` are those of *findings* about it.
+    `lag_ms` is how far its watermark is behind the clock. `unread` is how many records the newest batch left unread,
+    when the broker was last asked. `holds_back` says whether the stream's watermark waits for the partition, and
+    `holds_back_ms` by how much (None if it has no watermark yet). `causes` are those of *findings* about it.
     """
     causes: dict[tuple[str | None, int | None], dict[str, None]] = {}
     for finding in findings:
@@ -60,10 +60,11 @@ def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
 
 
 def _held_back(facts: StreamFacts, sub: SubTopology) -> dict[tuple[str, int | None], int | None]:
-    """Returns the place that holds the watermark of *sub* back, and by how many ms; empty: none does.
+    """Returns the partition that holds the watermark of *sub* back, and by how many ms; empty if none does.
 
-    Without this place the watermark would be that much further; None: there would be one. A place is a partition, or
-    the source of a hop without one. Sources that only fill looked-up tables hold nothing back, nor do idle places.
+    Without that partition the watermark would be that much further. The length is None if there is no watermark at
+    all because of it. A hop counts as one partition, with the number None. Idle partitions hold nothing back, nor do
+    sources that only fill tables which joins look up.
     """
     tables = sub.table_inputs()
     leading = {operator.name: operator.reads_outside for operator in sub.sources if operator.name not in tables}

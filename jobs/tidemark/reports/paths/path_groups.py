@@ -20,11 +20,10 @@ GROUP = "group"
 
 @dataclass(frozen=True)
 class PathGroups:
-    """Divides windows of *topology* into groups, and finds the paths of each.
+    """Divides the windows of `topology` that end in `interval` into groups, and finds the paths of each group.
 
-    The windows end in *interval*. A group is an hour, or as long as averages look back if that is longer: then each row
-    is read for its own group and at most the next one. This process and Spark's tasks have the same groups, so their
-    rows are equal.
+    A group is an hour long, or as long as averages look back, if that is longer. So each row is needed for its own
+    group, and at most for the next one. This process and Spark's tasks use the same groups, so they give equal rows.
     """
 
     topology: Topology
@@ -47,20 +46,20 @@ class PathGroups:
     def of_group(self, rows: pl.DataFrame) -> Paths:
         """Finds the paths of the windows of one group.
 
-        *rows* are those of its windows, and of the windows that their averages look back to.
+        *rows* are about its windows, and about the windows before them that their averages need.
         """
         windows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, rows.drop(GROUP)))
         return window_paths(windows, self.topology, self.promises, self._interval(rows[GROUP][0]), self.drivers)
 
     def together(self, groups: Iterable[Paths]) -> Paths:
-        """Returns the paths of all *groups*, if any."""
+        """Returns the paths of all *groups* together; tables without rows if there are none."""
         # Without groups the tables need their columns.
         none = pl.DataFrame(rows_of(OPERATOR_WINDOWS, []))
         return together([window_paths(none, self.topology, self.promises, self.interval, self.drivers), *groups])
 
     @property
     def group_ms(self) -> int:
-        """Length of a group, in ms."""
+        """The length of a group, ms."""
         return max(Grain.HOUR.length_ms, looks_back_ms(self.topology))
 
     def _interval(self, number: int) -> Interval:
@@ -69,12 +68,12 @@ class PathGroups:
         return Interval(start_ms, min(start_ms + self.group_ms, self.interval.end_ms))
 
     def averaged(self, interval: Interval) -> Interval:
-        """Returns where the windows end that the paths of *interval* need."""
+        """Returns the interval in which the windows end that are needed for the paths of *interval*, with averages."""
         return Interval(interval.start_ms - looks_back_ms(self.topology), interval.end_ms)
 
 
 def paths_on_spark(groups: PathGroups, layout: Layout) -> Paths:
-    """Returns the paths of all *groups*, by the rows in *layout*.
+    """Returns the paths of all *groups* from the tables in *layout*.
 
     A task has the rows of one group at a time. Spark is started, and left running.
     """

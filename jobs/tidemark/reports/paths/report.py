@@ -1,7 +1,7 @@
 """Makes the report of a topology's critical paths: from the facts of all its drivers to the rows of three tables.
 
-`windows` says which operators finished a window, `solver` measures them, `window_paths` makes rows of that, and
-`physical_path` adds shards and input partitions. `window_ages` divides the age of a window by the account of time.
+`windows` says which operators finished a window, `solver` measures their latencies, and `window_paths` makes rows of
+these. `physical_path` adds shards and input partitions. `window_ages` divides the age of a window among its owners.
 """
 
 from __future__ import annotations
@@ -56,14 +56,11 @@ from tidemark.storage.delta.report_tables import replace_rows
 
 log = logging.getLogger("tidemark.critical_path")
 PASSES_WITHIN_MS = 7 * Grain.DAY.length_ms
-"""Record time after a window that is searched for its pass.
-
-A driver without a record in the window passes it with a later batch.
-"""
+"""A driver without a record in a window passes it with a later batch, which is searched for this far ahead, ms."""
 UNFINISHED = frozenset({LatencyState.NO_WINDOW_YET, *STANDS_STILL})
-"""States of paths of windows that an operator has not finished."""
+"""The states of paths of windows that some operator has not finished."""
 SPARK_ABOVE = 1_000_000
-"""Rows of operator_windows that one process still reads at once."""
+"""With more rows of operator_windows than this, Spark finds the paths instead of this process."""
 
 
 def run(
@@ -135,16 +132,19 @@ def paths_now(
 def _groups(
     scan: Scan, topology: Topology, specs: Sequence[SlaSpec], interval: Interval
 ) -> tuple[PathGroups, pl.LazyFrame]:
-    """Returns how the windows that end in *interval* are measured, and the rows that this needs."""
+    """Returns what finds the paths of windows that end in *interval*, and the rows of operator_windows that it
+    needs.
+    """
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     windows = scan(OPERATOR_WINDOWS, where=[lies_in("window_end", averaged)])
     return PathGroups(topology, promises(specs), interval, _driver_facts(scan, topology, averaged)), windows
 
 
 def _driver_facts(scan: Scan, topology: Topology, averaged: Interval) -> DriverFacts:
-    """Returns the facts of drivers about the windows that end in *averaged*, from their start on.
+    """Returns what is known of drivers for windows that end in *averaged*.
 
-    They go until the newest EWT or heartbeat: so long do they know of windows that an operator has not finished.
+    `now_ms` is the newest heartbeat, or the newest instant at which an operator finished a window. Until then it is
+    known which windows an operator has not finished.
     """
     since, end_ms = utc(averaged.start_ms), pl.col("window_end").dt.epoch("ms")
     later = scan(OPERATOR_WINDOWS, where=[pl.col("window_end") >= since])
@@ -160,10 +160,10 @@ def _driver_facts(scan: Scan, topology: Topology, averaged: Interval) -> DriverF
 
 
 def _open_before(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
-    """Yields the hours before *interval* with windows that were open in it.
+    """Yields the hours before *interval* with windows that were still open when it began.
 
-    An operator has finished such a window since *interval* began, or not yet. It ended in the day before, or if it is
-    finished, since the oldest window that was ever reported.
+    Some operator has finished such a window since, or has still not finished it. Unfinished windows go back one day,
+    and finished ones to the oldest window that was ever reported.
     """
     hour_ms, start = Grain.HOUR.length_ms, utc(interval.start_ms)
     hour = (pl.col("window_end").dt.epoch("ms") // hour_ms * hour_ms).alias("hour")
@@ -187,12 +187,12 @@ def _open_before(layout: Layout, topology: Topology, interval: Interval) -> Iter
 def _kept_rows(
     layout: Layout, topology: Topology, scan: Scan, frames: dict[Table, pl.DataFrame], interval: Interval
 ) -> dict[Table, pl.DataFrame]:
-    """Returns the stored rows of windows of *interval* whose path is not in *frames*.
+    """Returns the stored rows of windows of *interval* that have a stored path and no new one, to be kept.
 
-    Their windows are removed from *frames*, the new rows of each table of the report, which is changed in place.
+    *frames* has the new rows of each table of the report. Rows of these windows are removed from it.
 
     Raises:
-        InvalidArgument: a path is lost because facts that *scan* reads are gone.
+        InvalidArgument: a path would be lost because facts that *scan* reads were deleted.
     """
     stored, in_interval = partial(report_rows, layout, topology.name), lies_in("window_end", interval)
     paths = stored(CRITICAL_PATHS, in_interval, pl.col("latency_ms").is_not_null())
@@ -226,10 +226,10 @@ def _with_verdicts(
 
     Args:
         of_paths: the critical paths of windows that end in *interval*.
-        layout: of the warehouse.
-        topology: whose windows they are.
-        promises: about its windows.
-        interval: of the report.
+        layout: where the tables of the topology are.
+        topology: the topology that has the windows.
+        promises: the promises about its windows.
+        interval: the interval of the report, record time.
     """
     finished = of_paths.finished
     if finished.is_empty():
@@ -271,8 +271,8 @@ def _steps_with_tasks(
 ) -> pl.DataFrame:
     """Returns *steps* with their shards and input partitions.
 
-    *batches* are rows about the batches that *finished* the windows, and about those of the day before. They finished
-    in the interval *over*.
+    *batches* are rows about the batches that *finished* the windows, and about batches of the day before. All of them
+    finished in the interval *over*.
     """
     passes = passing_batches(closed_at_sources(steps, finished, topology), batches.partitions)
     batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
