@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from support.command_line import tidemark
 from support.typed_commands import commands
-from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, run_application
+from tidemark.api.application import ApplicationOptions, ApplicationQueries, QueryHeartbeats, run_application
 from tidemark.control.folder import Control, Heartbeat, LeaseLost, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
@@ -286,7 +286,7 @@ def test_a_query_that_cannot_start_gives_its_name_back(job: Job, query: Query, m
 
 
 def test_a_job_that_took_the_name_of_a_query_over_is_noticed(job: Job, query: Query) -> None:
-    sign = QuerySigns("orders", Layout(job.home / "warehouse"), job.options())
+    sign = QueryHeartbeats("orders", Layout(job.home / "warehouse"), job.options())
     sign.follow(query, "its run")
     sign.look({"its run"})
     (job.control.home.parent / "orders" / "epoch").write_text("2")
