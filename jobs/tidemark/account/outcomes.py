@@ -262,7 +262,7 @@ class OutcomesOf:
 
     @property
     def _holder(self) -> tuple[str, str] | None:
-        """The setting that makes the operator hold records, as owner and detail; None: none does."""
+        """The setting that makes the operator hold records, as owner and detail; None if it holds none."""
         operator, name = self._operator, self._operator.name
         if operator.reads_outside:
             return MAX_DRIFT, self._counts.held_back_by(name) or name

@@ -89,7 +89,7 @@ class LeaseLost(Contradiction):
 class TimeTold(NamedTuple):
     """What a heartbeat tells of the driver's time from `from_ms` until `until_ms`, by the boot clock.
 
-    `gaps` are the times in which the process was suspended. `segments` are what the main thread did and no row of a
+    `gaps` are the long gaps between two beats of its pulse. `segments` are what the main thread did and no row of a
     batch has yet; the last one was still running.
     """
 

@@ -71,7 +71,7 @@ def sla_page(warehouse: Path, topology: str, model: Row | None = None, *, stored
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:
-    """Replaces *topology*'s page at once: readers see old or new."""
+    """Replaces the page of *topology* atomically: readers see the old one or the new one."""
     file = layout.report_pages(topology) / f"{NAME}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     replace(file, sla_page(layout.warehouse, topology))

@@ -85,7 +85,7 @@ def result_of(
 
 
 def _groups(status: Status) -> tuple[StaleGroup, ...] | None:
-    """Returns the stale groups that are named; None: there are no groups."""
+    """Returns the stale groups that a sentence names, or None if the SLA has no groups."""
     if status.groups is None:
         return None
     return tuple(StaleGroup(one_line(name), newest_ms) for name, newest_ms in status.groups.oldest)
@@ -147,7 +147,7 @@ def _deadline_text(deadline: Deadline) -> str:
 
 
 def _stale_groups(status: Status) -> str:
-    """Names the groups of an SLA that break it; empty without."""
+    """Names the groups of an SLA that break it; empty if it has no groups."""
     seen = status.groups
     if seen is None:
         return ""

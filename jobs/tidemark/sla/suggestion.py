@@ -90,7 +90,7 @@ class Measurements:
 
     @property
     def limit_ms(self) -> int | None:
-        """The proposed limit; None: there are too few measurements."""
+        """The proposed limit, or None if there are too few measurements."""
         if self.whole is None or len(self.values_ms) < FEWEST:
             return None
         return rounded_up(MARGIN * self.whole.p99_ms)

@@ -95,9 +95,9 @@ class Promised:
     """What a topology promises.
 
     Attributes:
-        topology: whose SLAs they are.
+        topology: the topology that promises the SLAs.
         specs: the SLAs that can be judged.
-        unusable: names of the others.
+        unusable: names of the SLAs that cannot be judged.
         channels: the channels that get its alerts.
         project: the folder of the topologies that may read its topics.
     """
@@ -114,9 +114,9 @@ class Found:
     """What a look led to.
 
     Attributes:
-        run_id: of the check that was made; None: none was needed.
-        at_ms: the instant of that check, epoch ms; without one that of the look.
-        why: why Airflow has to run; empty: it need not.
+        run_id: the run of the check that was made; None if no check was needed.
+        at_ms: the instant of that check, or without a check the instant of the look, epoch ms.
+        why: the reasons why Airflow has to run; empty if it need not.
     """
 
     run_id: str | None
@@ -129,10 +129,10 @@ class _LastCheck:
     """What the newest check found.
 
     Attributes:
-        at_ms: its instant, epoch ms.
-        verdicts: what it stored, by SLA.
-        seen: the verdicts by the same facts of a look, which does not know if facts are behind.
-        due_ms: when another check is needed though no verdict changes, epoch ms; None: it is not known to be.
+        at_ms: the instant of the check, epoch ms.
+        verdicts: the verdicts that it stored, by SLA.
+        seen: the verdicts that a look gives by the same facts; a look does not know whether facts are behind.
+        due_ms: when another check is needed even if no verdict changes, epoch ms; None if no such instant is known.
     """
 
     at_ms: int
@@ -145,8 +145,8 @@ class SlaWatch:
     """Looks at the SLAs of one topology.
 
     Args:
-        layout: of the warehouse.
-        promised: returns what the topology promises; it is asked before each check.
+        layout: paths of the warehouse.
+        promised: returns what the topology promises; it is called before each check.
         clock: returns the present, epoch ms.
         sleep_s: sleeps for so many seconds.
     """
@@ -175,7 +175,7 @@ class SlaWatch:
         """How often facts were measured."""
 
     def changed(self) -> None:
-        """Makes the next look make a check, by what the files of the project say then."""
+        """Has the next look make a check, by what the files of the project say then."""
         self._must_check = True
 
     @property
@@ -185,17 +185,17 @@ class SlaWatch:
 
     @property
     def checked_ms(self) -> int:
-        """The instant of the newest check, epoch ms; 0: none is known."""
+        """The instant of the newest check, epoch ms; 0 if none is known."""
         return self._last.at_ms if self._last else 0
 
     def look(self, *, is_turn: bool = True) -> Found:
         """Judges all SLAs, and makes a check if one is due.
 
         Args:
-            is_turn: False puts a regular check off, for half of `check_every` at most.
+            is_turn: False postpones a regular check, by half of `check_every` at most.
 
         Raises:
-            Exception: any that a check raises: its tables cannot be read or written now.
+            Exception: any error of a check, whose tables cannot be read or written now.
         """
         at_ms = self._clock()
         is_first, self._is_new = self._is_new, False
@@ -315,7 +315,7 @@ class SlaWatch:
         return any(pending_changes(layout, name, channel, now_ms=now_ms) for channel in self._promised.channels)
 
     def _check_of_others(self, at_ms: int) -> _LastCheck | None:
-        """Returns the newest stored check, which another process made; None: this process has to check first.
+        """Returns the newest stored check, which another process made, or None if this process has to check first.
 
         It has to if a promise is broken or an incident is open, because it does not know since when.
         """

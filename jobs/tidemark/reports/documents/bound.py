@@ -36,9 +36,9 @@ def bound_document(
     Args:
         warehouse: the warehouse.
         topology: the topology.
-        source: one of its sources; None: all.
-        start_ms: decision time (epoch ms) of the first batches; None: the oldest.
-        end_ms: decision time (epoch ms) before which batches are counted; None: all.
+        source: one of the sources of the topology; None takes all of them.
+        start_ms: batches decided then or later are counted, epoch ms; None sets no limit.
+        end_ms: batches decided before that are counted, epoch ms; None sets no limit.
 
     Raises:
         InvalidArgument: there is no such source, or no table to query.

@@ -23,14 +23,14 @@ def whatif_document(
 ) -> Row:
     """Compares the closed windows of *topology* with and without *change*.
 
-    The document has `other_path` where the latencies of paths are compared, and none where ages are.
+    If the latencies of critical paths are compared, and not ages, the document also has `other_path`.
 
     Args:
         warehouse: the warehouse.
         topology: the topology.
         change: the changed work of an operator, bound or trigger.
-        start_ms: first end of a window, record time (epoch ms); None: the oldest.
-        end_ms: record time (epoch ms) before which windows end; None: all.
+        start_ms: windows end then or later, record time, epoch ms; None sets no limit.
+        end_ms: windows end before that; None sets no limit.
 
     Raises:
         InvalidArgument: there is nothing to compare, or no such operator.

@@ -34,13 +34,13 @@ class WhyDocument:
 
 
 def why_document(warehouse: Path, topology: Topology, *, at_ms: int, operator: str | None = None) -> WhyDocument:
-    """Explains missing results at *at_ms*, epoch ms.
+    """Explains why results are missing at an instant.
 
     Args:
         warehouse: the warehouse.
         topology: the topology.
         at_ms: the instant, epoch ms.
-        operator: the operator without results; None: every terminal operator, and every SLA.
+        operator: the operator without results; None explains all terminal operators and all SLAs.
 
     Raises:
         InvalidArgument: there is no such operator.

@@ -36,9 +36,9 @@ class Box:
 
 @dataclass(frozen=True)
 class Edge:
-    """A curve between two operators, in SVG's notation.
+    """A curve from the operator `reads` to the operator `name`, which reads it, in SVG's notation.
 
-    It leads from the operator `reads` to `name`, which reads it. `on_path`: the critical path goes along it.
+    `on_path` is True if the critical path goes along the curve.
     """
 
     reads: str
@@ -49,7 +49,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The drawing of a topology (px), edges of the critical path last."""
+    """The drawing of a topology, in px; edges of the critical path come last, so that they lie on top."""
 
     width: int
     height: int
@@ -60,8 +60,8 @@ class Drawing:
 def draw(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
     """Draws *upstreams* with a column for each step from the sources.
 
-    *path* is the critical one, source first. It runs along the top row. Below it an
-    operator stands near the operators that it reads.
+    The critical *path*, from its source on, runs along the top row. Below it, each operator stands near those that it
+    reads.
     """
     column: dict[str, int] = {}
     row: dict[str, int] = {}

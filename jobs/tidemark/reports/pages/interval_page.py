@@ -39,12 +39,12 @@ def write_pages(
     """Writes the page of *interval*.
 
     Args:
-        tables: of the warehouse.
-        topology: that the page is about.
-        interval: that the page is about.
+        tables: the tables of the warehouse.
+        topology: the topology that the page is about.
+        interval: the interval that the page is about.
         target: a file named *.html, or a folder. In a folder the page is named after the interval, and the day in which
             a shorter interval begins has a page too.
-        now_ms: epoch ms. The page of an open interval has a note about that; None: every interval is over.
+        now_ms: the clock, epoch ms. The page of an interval that is not over has a note. With None all are over.
 
     Returns:
         The files written.
@@ -57,9 +57,7 @@ def write_pages(
 
 
 def name_of(interval: Interval) -> str:
-    """Returns the name of the page of *interval*.
-
-    It is a day, an hour, or the instants of the interval.
+    """Returns the name of the page of *interval*: a day, an hour, or both instants of the interval.
 
     >>> name_of(Interval(0, 3_600_000)), name_of(Interval(0, 86_400_000)), name_of(Interval(0, 1_500))
     ('1970-01-01T00', '1970-01-01', '1970-01-01T000000Z--1970-01-01T000001Z')
@@ -73,10 +71,7 @@ def name_of(interval: Interval) -> str:
 
 
 def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
-    """Returns the page that shows *facts*, as HTML.
-
-    It has a note if the interval is not over at *now_ms*, epoch ms.
-    """
+    """Returns the page that shows *facts*, as HTML, with a note if the interval is not over at *now_ms*, epoch ms."""
     path = facts.paths[0]["path"] if facts.paths else []
     return template("reports/pages/page.html.j2").render(
         facts=facts,

@@ -127,9 +127,8 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
 
 
 def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
-    """Returns the state of a topology whose file is not valid.
-
-    It has the *error* of the file and the streams at *at_ms*, epoch ms.
+    """Returns the page model of a topology whose file is not valid: the *error*, and the streams at *at_ms*, epoch
+    ms.
     """
     # Without the file, the streams are known from the control folders of their drivers.
     streams = []
@@ -151,24 +150,21 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
 
 
 def newest_report(layout: Layout, topology: str) -> str | None:
-    """Returns the name of the newest interval's page; None: no page."""
+    """Returns the name of the page about the newest interval; None without a page."""
     # Names sort by time.
     names = (file.name.removesuffix(".html") for file in layout.report_pages(topology).glob("*.html"))
     return max((name for name in names if REPORT.fullmatch(name)), default=None)
 
 
 def _newest_result(tables: Tables, topology: Topology, at_ms: int) -> Row:
-    """Returns when a terminal operator last had a result, and its age.
-
-    None: there was no result.
-    """
+    """Returns when a terminal operator last gave a result, and the age of that result; both None without a result."""
     ((newest_at,),) = tables.ask(NEWEST_RESULT, [topology.name, at_ms, list(topology.terminals)]).rows
     age_ms = None if newest_at is None else at_ms - round(newest_at.timestamp() * 1000)
     return {"newest_result_at": newest_at, "newest_result_age_ms": age_ms}
 
 
 def _with_recovering(slas: Row, alerts: Sequence[Row]) -> Row:
-    """Returns *slas* with the number of those that hold again, and belong to *alerts*, which are open."""
+    """Returns *slas* with the number of those that hold again while one of *alerts* about them is still open."""
     in_alerts = {sla for alert in alerts for sla in alert["slas"]}
     rows = slas["rows"]
     recovering = sum(row["verdict"] == Verdict.PASS and row["sla"] in in_alerts for row in rows)
@@ -222,10 +218,7 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
 
 
 def _path(tables: Tables, state: TopologyState, promised: Promises) -> Row | None:
-    """Returns the window that `current_path` chooses, and when it was finished.
-
-    None: no window has a path.
-    """
+    """Returns the window that `current_path` chooses, with when it was finished; None if no window has a path."""
     of = AccountTables(state.layout, state.topology, state.stored)
     window = current_path(tables, of, state.at_ms, promised)
     if window is None:

@@ -179,7 +179,10 @@ def operator_page(
 
 
 def _unmeasured(topology: Topology, name: str, level: Level | None) -> str:
-    """Returns why the operator *name* has no end-to-end latency, which is measured from *level* on (None: never)."""
+    """Returns why the operator *name* has no end-to-end latency.
+
+    It is measured from *level* on; None if it never is.
+    """
     if level is None:
         return (
             f"The end-to-end latency of {name} is not measured: it keeps no state, and its work counts at its readers."
@@ -217,13 +220,13 @@ def _charts(past: PastMeasurements, topology: Topology) -> dict[str, Markup]:
 def problem_page(detail: str, *, status: int, start: str, topology: str | None = None) -> str:
     """Returns a page with the reason of a problem, and the way back.
 
-    It refreshes itself if the problem may end without the reader.
+    The page refreshes itself if the problem may end by itself.
 
     Args:
         detail: the problem and its remedy.
-        status: of the answer, as in HTTP.
+        status: the HTTP status of the answer.
         start: the address of the start page.
-        topology: whose page is a way back, too; None: of none.
+        topology: a topology whose page is linked, too; None links none.
     """
     # To load another answer again would only hide from a reader what was wrong with a form.
     refresh_s = REFRESH_S if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None

@@ -248,9 +248,9 @@ class TopologyState:
 
 
 def broken_slas(model: Row) -> str | None:
-    """Returns what the newest check measured of the broken SLAs in the page *model*; None: none is broken.
+    """Returns a clause about the broken SLAs in the page *model*, as the newest check found them; None without one.
 
-    One with a warning is named as such: the verdict `broken` does not count it.
+    An SLA with a warning is named as such, since the verdict `broken` does not count it.
     """
     broken = worst_first(model["slas"]["rows"])
     if not broken:
@@ -291,7 +291,9 @@ def explained_text(row: Row) -> str:
 
 
 def unchecked_text(model: Row) -> str | None:
-    """Returns that no check of the page *model* describes the present, and what checks; None: the newest one does."""
+    """Returns a clause that the SLAs in the page *model* were not checked lately, and what checks them; None if they
+    were.
+    """
     if not (model.get("slas") or {}).get("is_overdue"):
         return None
     when = "yet" if model["slas"]["checked_at"] is None else "lately"
@@ -301,9 +303,10 @@ def unchecked_text(model: Row) -> str | None:
 
 
 def told_cause(model: Row) -> Row | None:
-    """Returns the cause that is told beside the verdict of the page *model*; None: none is.
+    """Returns the cause that is shown beside the verdict of the page *model*; None if there is none to show.
 
-    What is usual for a healthy stream is no reason for a broken SLA; but that a stream is drained is told with it.
+    What is usual for a healthy stream is no reason for a broken SLA, and is left out. That a stream was drained is
+    shown.
     """
     cause: Row | None = model["cause"]
     is_broken = any(row["verdict"] in BROKEN for row in model["slas"]["rows"])

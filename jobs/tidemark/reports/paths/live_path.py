@@ -114,8 +114,8 @@ def current_path(
 def live_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises, *, has_parts: bool) -> Row | None:
     """Returns the oldest window on whose path an operator stands still, or else the newest one that is closed.
 
-    It is judged by what is *promised*. The age of a window that an operator has not finished is that of the instant.
-    None: no window is closed.
+    The window is judged by what is *promised*. If an operator has not finished it, its age is that at *at_ms*. None if
+    no window is closed.
     """
     found = _newest_paths(tables, of.topology, at_ms, promised)
     if found is None:
@@ -135,9 +135,9 @@ def live_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises,
 
 
 def _newest_paths(tables: Tables, topology: Topology, at_ms: int, promised: Promises) -> Paths | None:
-    """Returns the paths of the newest windows, and of the oldest one that each driver has not finished.
+    """Returns the paths of the newest windows, and of the oldest window that each driver has not finished.
 
-    None: no operator has finished any.
+    None if no operator has finished a window.
     """
     ends = tables.ask(ENDS, [topology.name, at_ms]).objects
     if not ends:

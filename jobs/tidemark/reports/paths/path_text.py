@@ -54,7 +54,7 @@ def part_text(part: Mapping[str, Any]) -> str:
 
 
 def grown_text(window: Mapping[str, Any]) -> str | None:
-    """Says which part of the age of *window* is longest, beyond what is usual; None: the parts are not known."""
+    """Says which part of the age of *window* exceeds its usual length most; None if the parts are not known."""
     if not window["parts"]:
         return None
     most = max(window["parts"], key=_grown_ms)

@@ -212,10 +212,7 @@ def _steps_of_path(placed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _delays_of_tasks(chosen: pl.DataFrame, of_tasks: pl.DataFrame) -> pl.DataFrame:
-    """Returns by how much each *chosen* task finished after the others.
-
-    It is compared with the median of the other tasks of its operator, in ms.
-    """
+    """Returns by how much each *chosen* task finished after the median of the other tasks of its operator, ms."""
     own = of_tasks.join(chosen.select(TASK).unique(), on=TASK, how="semi").select(*TASK, own_ms="ewt_ms")
     others = own.join(of_tasks.rename({"task": "other"}), on=TASK[:2]).filter(pl.col("task") != pl.col("other"))
     behind_ms = pl.col("own_ms").first() - pl.col("ewt_ms").median().cast(pl.Int64())
@@ -223,10 +220,7 @@ def _delays_of_tasks(chosen: pl.DataFrame, of_tasks: pl.DataFrame) -> pl.DataFra
 
 
 def _latencies(chosen: pl.DataFrame, of_tasks: pl.DataFrame) -> pl.DataFrame:
-    """Returns the latency of each *chosen* task on a path, in ms.
-
-    It is the time since the EWT of the task before it.
-    """
+    """Returns the latency of each *chosen* task on a path, ms: from the EWT of the task before it to its own."""
     path = chosen.filter(pl.col("step").is_not_null()).join(
         of_tasks.select(*TASK, of_task_ms="ewt_ms"), on=TASK, how="left"
     )

@@ -62,7 +62,7 @@ def verdicts_of(
     Args:
         operator: its name.
         start_ms: start of the window.
-        worked_ms: the operator's work on the window; None: it is not known.
+        worked_ms: how long the operator worked on the window, None if that is not known.
         judged: the verdicts on the records of windows.
         promises: about the windows.
     """

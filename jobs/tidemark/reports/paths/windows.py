@@ -364,7 +364,7 @@ class _Drivers:
     def _was_away(self, sub: str, batch: Floats, others: Mapping[str, Floats]) -> Mask:
         """Returns True for windows during which the driver of *sub* was away.
 
-        It was removed before, or began its first batch long after the others had finished the window.
+        The driver was removed before, or began its first batch long after the others had finished the window.
 
         Args:
             sub: the sub-topology.
@@ -479,10 +479,10 @@ def _by_last_flows(group: WindowGroup) -> Iterator[WindowGroup]:
 
 
 def _arrival_ms(group: WindowGroup) -> dict[str, Floats]:
-    """Returns when the windows arrived over hops, by operator of the driver.
+    """Returns for each operator when the windows of *group* arrived at its driver over a hop, epoch ms.
 
-    It is NO_WAIT for an operator that did not wait for it because it was idle. Operators that read from outside,
-    directly or among others, are left out, because no row of their driver has that arrival.
+    The instant is NO_WAIT for an operator that was idle, since nobody waited for it. Operators that read from outside,
+    perhaps among other inputs, are left out, because no row of their driver tells when such a window arrived.
     """
     arrival_ms: dict[str, Floats] = {}
     none = np.full(group.numbers.size, NO_WAIT)

@@ -118,7 +118,7 @@ class OperatorStep(ABC, Generic[Op]):
 
     @staticmethod
     def meaning(operator: Op) -> dict[str, str]:
-        """Returns a text for each thing that *operator* keeps, by its name: "an aggregate by country over 1h windows".
+        """Returns a text for each thing that *operator* keeps, by its name, such as "a table by id".
 
         If the text differs after a change of the topology file, what was kept does not fit any more.
         """
