@@ -307,7 +307,7 @@ def test_nothing_is_kept_of_runs_that_have_ended(job: Job, monkeypatch: pytest.M
     for n in range(4):
         query = Query(job.control)
         query.runId = f"run {n}"
-        queries._watching(lambda _, query=query: query)(SimpleNamespace(_spark=None))
+        queries._registering(lambda _, query=query: query)(SimpleNamespace(_spark=None))
         queries._look(10.0 * n)
         progress = {"runId": query.runId, "batchId": 10 * n, "sources": [], "durationMs": {"triggerExecution": 5}}
         listener.newest["orders"] = progress
