@@ -169,6 +169,10 @@ IN_MEMORY = {
         ),
         expect("clicks", rows='[{ at = 1767268802000, timestamp = "2 s" }, { at = 1767268803000, timestamp = "3 s" }]'),
     ),
+    "a key may have a time": one(
+        given('{ key = { visitor = "a", at = 2026-01-01T12:00:00Z }, timestamp = "1 s", value = { page = "/" } }'),
+        expect("clicks", counts="{ records_in = 1, passed = 1 }"),
+    ),
     "a slow partition holds windows back": one(
         given(click("10 s", "a", "/"), click("11 s", "b", "/", partition=1), click("80 s", "a", "/")),
         expect("minutes", rows="[]"),
@@ -386,6 +390,10 @@ MISTAKES = {
     "arrivals in another order": (
         one(given(at="5 s") + given(at="4 s"), ""),
         "given[2].at: is 2026-01-01T12:00:04.000Z, before 2026-01-01T12:00:05.000Z, when the one above",
+    ),
+    "an end before the last arrival": (
+        one(given(click("95 s", "a", "/")), "", 'until = "1 min"'),
+        "test[1].until: is 2026-01-01T12:01:00.000Z, before the last arrival at 2026-01-01T12:01:35.000Z; write",
     ),
     "neither source nor table": (one("[[test.given]]\n", ""), "test[1].given[1].source: is missing; write source = "),
     "an unknown source": (

@@ -506,6 +506,10 @@ def test_the_exit_status_says_if_all_tables_keep_the_limit(lake: Path) -> None:
         True,
     )
     assert orders in missing.stdout
+    (lake / "emptied").mkdir()
+    emptied = watch(lake, str(lake / "emptied"), orders)
+    assert f"not read: {lake / 'emptied'}: there is no Delta table at or below it; correct the place" in emptied.stdout
+    assert emptied.returncode == 1
     assert watch(lake, orders, silver, orders).stdout.count(f"{orders} ") == 1
     for wrong in (["--limit", "soon"], ["--timezone", "Mars/Olympus"], ["--over", "0 h"], ["--html", "no/page.html"]):
         with pytest.raises(SystemExit) as ended:

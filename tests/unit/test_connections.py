@@ -78,6 +78,10 @@ def test_a_cluster_without_an_address_is_named(tmp_path: Path) -> None:
         ('[kafka.eu]\nbootstrap = "broker"\n', None, "t.toml: kafka.eu.bootstrap: is 'broker'; write bootstrap ="),
         ('[kafka.EU]\nbootstrap = "b:1"\n', None, "t.toml: kafka.EU: is not a valid cluster name"),
         ("", "[kafka.eu]\nbootstrap = 5\n", "connections.toml: kafka.eu.bootstrap: is 5; write bootstrap ="),
+        ("", 'kafka = "b:9092"\n', "connections.toml: kafka: is 'b:9092'; write"),
+        ("", '[[kafka]]\npassword = "hunter2"\n', "connections.toml: kafka: is a list of tables; write"),
+        ("", '[[kafka.eu]]\npassword = "hunter2"\n', "connections.toml: kafka.eu: is a list of tables; write a table"),
+        ("", "registry = 5\n", "connections.toml: registry: is 5; write"),
         ("", "[kafak.eu]\n", "connections.toml: kafak: is not a valid key here; did you mean kafka?"),
     ],
 )
@@ -85,6 +89,7 @@ def test_mistakes_name_file_key_and_remedy(tmp_path: Path, own: str, shared: str
     with pytest.raises(InvalidSpec) as refused:
         load(project(tmp_path, SOURCES + own, shared))
     assert seen in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_topics_of_one_name_in_two_clusters_are_refused(tmp_path: Path) -> None:

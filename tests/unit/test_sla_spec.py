@@ -347,6 +347,9 @@ def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):
         "slas.toml: shop.recoded: is not a valid key here; did you mean recorded?",
         "slas.toml: flights.recoded: is not a table of an SLA; write a table [flights.recoded]",
     ]
+    for part in ('[flights]\nsubject = "board"\nmeasure = "staleness"\n', 'flights = "x"\n'):
+        file.write_text(part)
+        assert mistakes(file, [], ["flights"], [FLIGHTS])
     file.write_text(f"{text}[shop]\nrecorded = true\n[shoop.orders]\n")
     assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
         "slas.toml: shoop: is not a topology; did you mean shop?"

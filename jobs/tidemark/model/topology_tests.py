@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple
 
 from tidemark.collecting import outside
@@ -237,7 +237,7 @@ UNTIL = optional(
     _time(),
     example='"1 min"',
     without="the last arrival",
-    meaning="how long nothing arrives after that. Meanwhile partitions become idle, and windows close",
+    meaning="until when the streams run. After the last arrival partitions become idle, and windows close",
 )
 GIVENS = inner_tables(
     "given", GIVEN, example='[{ source = "weather", records = [] }]', meaning="what arrives, in its order"
@@ -373,13 +373,17 @@ def _arrival(given: Values, start_ms: int) -> Arrival:
         GivenRecord(
             timestamp_ms=_ms(record[TIMESTAMP], start_ms),
             partition=record[PARTITION],
-            key=json.dumps(record[KEY]) if isinstance(record[KEY], dict) else record[KEY],
+            key=json.dumps(record[KEY], default=_iso) if isinstance(record[KEY], dict) else record[KEY],
             value=record[VALUE],
             headers=record[HEADERS],
         )
         for record in given[RECORDS]
     ]
     return Arrival(place=given.at, source=given[SOURCE], at_ms=_ms(given[AT], start_ms), records=records)
+
+
+def _iso(value: date | datetime | time) -> str:
+    return value.isoformat()
 
 
 def _ms(time: WrittenTime | None, start_ms: int) -> int | None:

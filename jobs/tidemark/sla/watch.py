@@ -79,6 +79,7 @@ OBJECTS_EVERY_MS = 60_000
 READ_REPORTS = (LATENCY_ROLLUP.name, CRITICAL_PATHS.name, EXPECTATION_RESULTS.name)
 """The reports whose rows SLAs are judged by."""
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 News = tuple[object, ...]
 
 
@@ -422,16 +423,18 @@ def _told(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
 
 
 def _paths_now(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], at_ms: int) -> dict[str, pl.DataFrame]:
-    """Returns the rows about critical paths, by table, that a report of the hour before *at_ms* would leave.
+    """Returns the rows about critical paths that SLAs are judged by, by table: none if no SLA needs them.
 
-    There are none where no SLA needs them.
+    Paths of windows that ended in the hour before *at_ms* are found now. Those of earlier windows are as the newest
+    check has stored them, a day back and as long as SLAs look back: a driver that catches up finishes old windows.
     """
     longest_ms = max((spec.over_ms for spec in specs if Need.PATHS in spec.measure.needs), default=None)
     if longest_ms is None:
         return {}
     from tidemark.reports.paths.report import paths_now
 
-    newest, before = Interval(at_ms - HOUR_MS, at_ms), Interval(at_ms - HOUR_MS - longest_ms, at_ms - HOUR_MS)
+    hour_before_ms = at_ms - HOUR_MS
+    newest, before = Interval(hour_before_ms, at_ms), Interval(at_ms - DAY_MS - longest_ms, hour_before_ms)
     stored = partial(report_rows, layout, topology.name)
     try:
         found = paths_now(layout, topology, specs, newest)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -270,7 +270,7 @@ def _as_json(value: Any) -> Any:
         case datetime():
             text = value.isoformat(timespec="microseconds" if value.microsecond % 1_000 else "milliseconds")
             return text.replace("+00:00", "Z")
-        case date():
+        case date() | time():
             return value.isoformat()
         case Decimal():
             return f"{value:f}"

@@ -236,4 +236,8 @@ def play(test: TopologyTest, streams: TopologyInMemory) -> None:
         batches.setdefault(at_ms, {}).setdefault(source.name, []).append(rows)
     for arrived_ms, by_source in batches.items():
         streams.arrive(arrived_ms, {name: pl.concat(frames, how="diagonal") for name, frames in by_source.items()})
-    streams.wait_until(at_ms if test.until_ms is None else test.until_ms)
+    until_ms = at_ms if test.until_ms is None else test.until_ms
+    if until_ms < at_ms:
+        problem = f"is {iso(until_ms)}, before the last arrival at {iso(at_ms)}"
+        raise InvalidSpec.at(test.file, f"{test.place}.until", problem, "write a later time: it counts from the start")
+    streams.wait_until(until_ms)

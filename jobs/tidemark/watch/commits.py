@@ -120,11 +120,10 @@ class TimeColumn:
 
 @dataclass(frozen=True)
 class ChosenColumn:
-    """The column of event times; None if there is none, or several `candidates`. `named` is True if a user named it."""
+    """The column of event times; None if there is none, or if there are several `candidates`."""
 
     column: TimeColumn | None
     candidates: tuple[str, ...] = ()
-    is_named: bool = False
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ def _instant(key: str, value: Any) -> Any:
     if key.endswith(INSTANTS):
         return None if value is None else iso(value)
     if key == "newest" and value is not None:
-        return {"low": value.low_ms and iso(value.low_ms), "high": value.high_ms and iso(value.high_ms)}
+        ends = {"low": value.low_ms, "high": value.high_ms}
+        return {end: None if at_ms is None else iso(at_ms) for end, at_ms in ends.items()}
     if isinstance(value, Span):
         return {"low_ms": value.low_ms, "high_ms": value.high_ms}
     return _named(value)

@@ -44,12 +44,15 @@ Action = Mapping[str, Any]
 
 
 def watched(places: Sequence[Path], asked: Asked, since_ms: int) -> list[History | Unreadable]:
-    """Returns each table below *places* once, in their order, with its commits since *since_ms* at least."""
+    """Returns each table below *places* once, in their order, with its commits since *since_ms* at least.
+
+    A place without a table is one that cannot be read: it is misspelt, or was emptied.
+    """
 
     def read(table: Path | Unreadable) -> History | Unreadable:
         return table if isinstance(table, Unreadable) else read_history(table, asked, since_ms)
 
-    found = dict.fromkeys(table for place in places for table in find_tables(place))
+    found = dict.fromkeys(table for place in places for table in [*find_tables(place)] or [_without_table(place)])
     # Python threads do not quicken what this machine's disk has.
     if not any(isinstance(place, ObjectPath) for place in places):
         return [*map(read, found)]
@@ -77,6 +80,10 @@ def find_tables(place: Path) -> Iterator[Path | Unreadable]:
     for folder in sorted(folders):
         if not folder.name.startswith("."):
             yield from find_tables(folder)
+
+
+def _without_table(place: Path) -> Unreadable:
+    return Unreadable(place, str(place), "there is no Delta table at or below it", "correct the place")
 
 
 def read_history(path: Path, asked: Asked, since_ms: int) -> History | Unreadable:

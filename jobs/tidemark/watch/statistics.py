@@ -48,7 +48,7 @@ def choose_column(metadata: Mapping[str, Any], asked: Asked) -> ChosenColumn:
     columns = {column.name: column for column in _columns(metadata)}
     for name in asked.names:
         if name in columns:
-            return ChosenColumn(columns[name], (name,), is_named=True)
+            return ChosenColumn(columns[name], (name,))
     found = [name for name, column in columns.items() if column.kind in INSTANTS]
     found = found or [name for name, column in columns.items() if column.kind in DAYS]
     return ChosenColumn(columns[found[0]] if len(found) == 1 else None, tuple(found))

@@ -96,4 +96,4 @@ def command(options: argparse.Namespace) -> int:
     else:
         say_inert(as_text(found))
     is_fine = all(not isinstance(each, Unreadable) and each.verdict in {None, Verdict.PASS} for each in found)
-    return 0 if found and is_fine else 1
+    return 0 if is_fine else 1

@@ -178,7 +178,7 @@ def _cell(value: object) -> str:
     """Returns *value* as JSON, so that no digit is lost; text without quotes, unless it could be something else."""
     if isinstance(value, str) and value not in {"", "null", "true", "false"} and not NUMBER.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _as_rows(topology: str, test: TopologyTest, differences: Sequence[Difference]) -> dict[str, Any]:

@@ -211,8 +211,9 @@ def shared_tables(
     values = FILE.read(name, "", read_toml(project.connections))
     # The file is read for each key, and what is wrong with others is told with the first.
     lines = [str(mistake) for mistake in values.mistakes if key is FILE.keys[0] or mistake.key == key.name]
+    written = values.written.get(key.name)
     try:
-        tables = read(name, dict(values.written.get(key.name, {})), project.folder)
+        tables = read(name, written if isinstance(written, dict) else {}, project.folder)
     except InvalidSpec as error:
         lines += str(error).splitlines()
     if lines:

@@ -21,7 +21,7 @@ from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings import value_types
 from tidemark.model.settings.conditions import Needs
-from tidemark.model.settings.value_types import Form, UnfitValue, ValueType, suggestion_of
+from tidemark.model.settings.value_types import Form, UnfitValue, ValueType, seen, suggestion_of
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -456,7 +456,7 @@ class TableForm:
         """
         values = Values(file, at, folder=folder)
         if not isinstance(table, Mapping):
-            values.mistakes.append(InvalidSpec.at(file, at, f"is {table!r}", f"write a table [{at}]"))
+            values.mistakes.append(InvalidSpec.at(file, at, f"is {seen(table)}", f"write a table [{at}]"))
             return values
         values.kind, values.written = self.kind_of(table), table
         known = self._known(values.kind)

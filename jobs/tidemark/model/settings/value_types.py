@@ -95,7 +95,14 @@ def refuse(problem: str, remedy: str, *, part: str = "") -> NoReturn:
 
 
 def _refuse_value(value: object, key: str, example: str) -> NoReturn:
-    refuse(f"is {value!r}", f"write {key} = {example}")
+    refuse(f"is {seen(value)}", f"write {key} = {example}")
+
+
+def seen(value: object) -> str:
+    """Returns *value* for a message; of tables in a list, which may have secrets, only that they are tables."""
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return "a list of tables"
+    return repr(value)
 
 
 def _filled(value: str, key: str, example: str) -> str:

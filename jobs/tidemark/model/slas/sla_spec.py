@@ -267,7 +267,8 @@ def mistakes(
     for topology in topologies:
         errors += usable_slas(content, topology, file=path.name).errors.values()
     for part in parts:
-        for name, table in _slas_of(content.get(part.name, {})).items():
+        of_part = content.get(part.name)
+        for name, table in _slas_of(of_part if isinstance(of_part, dict) else {}).items():
             wrong = _read_specs(path.name, name, table, part)[1]
             errors += [mistake for mistake in wrong if not _is_about_operators(mistake, table)]
     # Each topology has a mistake in the maintenance of all.
@@ -366,10 +367,15 @@ def _is_setting(name: str, value: Any, settings: Sequence[Key[Any]]) -> bool:
     return name in names_in(settings) and not isinstance(value, dict)
 
 
+def _measure_of(table: Any) -> str | None:
+    measure = table.get(MEASURE.name) if isinstance(table, dict) else None
+    return measure if isinstance(measure, str) else None
+
+
 def _is_about_operators(mistake: InvalidSpec, table: Any) -> bool:
     """Returns True if *mistake* in the *table* of an SLA may be none with other operators."""
     key = mistake.key.rpartition(".")[2]
-    return key in names_in((SUBJECT, BY, PLACE)) or (key == MEASURE.name and table.get(key) in MEASURES)
+    return key in names_in((SUBJECT, BY, PLACE)) or (key == MEASURE.name and _measure_of(table) in MEASURES)
 
 
 def _read_specs(file: str, name: str, table: Any, topology: Topology) -> tuple[tuple[SlaSpec, ...], list[InvalidSpec]]:
