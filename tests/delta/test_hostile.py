@@ -525,7 +525,7 @@ def test_hostile_words_cannot_forge_a_line_of_the_log() -> None:
     lines = [line for line in done.stderr.splitlines() if not line.startswith("  ")]
     assert [line.split(" ")[2] for line in lines] == ["WARNING", "ERROR"] * len(TEXTS)
     jobs = Path(topology_named.__code__.co_filename).parents[2]
-    assert [file.name for file in jobs.rglob("*.py") if "basicConfig(" in file.read_text()] == ["escaping.py"]
+    assert [file.name for file in jobs.rglob("*.py") if "basicConfig(" in file.read_text()] == ["safe_text.py"]
 
 
 PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
