@@ -48,13 +48,13 @@ def test_an_unchanged_update_costs_its_proof_alone(spark: SparkSession, tmp_path
 def test_a_look_up_reads_only_the_states_of_its_keys(spark: SparkSession, tmp_path: Path) -> None:
     ours = Ours(spark, tmp_path, Feed(5_000, updates=500, changes=50))
     stored = ours.engine._steps.memory.stored["latest"]
-    read, look_up = [], stored.of
+    read, look_up = [], stored.look_up
 
     def watched(keys: pl.Series) -> pl.DataFrame:
         read.append(look_up(keys))
         return read[-1]
 
-    stored.of = watched  # type: ignore[method-assign]
+    stored.look_up = watched  # type: ignore[method-assign]
     ours.batch()
     assert [rows.height for rows in read] == [500]
     assert len(stored) == 5_000
