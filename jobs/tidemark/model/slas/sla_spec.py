@@ -24,7 +24,7 @@ from tidemark.model.settings.declared_tables import Key, MistakenKey, Values
 from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, WeeklyHours, weekly_hours
 from tidemark.model.settings.toml_files import read_toml
-from tidemark.model.settings.value_types import IDENTIFIER, suggestion_of
+from tidemark.model.settings.value_types import IDENTIFIER, seen, suggestion_of
 from tidemark.model.slas.sla_keys import (
     BURN_WINDOWS,
     BY,
@@ -267,8 +267,13 @@ def mistakes(
     for topology in topologies:
         errors += usable_slas(content, topology, file=path.name).errors.values()
     for part in parts:
-        of_part = content.get(part.name)
-        for name, table in _slas_of(of_part if isinstance(of_part, dict) else {}).items():
+        of_part = content.get(part.name, {})
+        if not isinstance(of_part, dict):
+            errors.append(
+                InvalidSpec.at(path.name, part.name, f"is {seen(of_part)}", f"write a table [{part.name}.NAME]")
+            )
+            continue
+        for name, table in _slas_of(of_part).items():
             wrong = _read_specs(path.name, name, table, part)[1]
             errors += [mistake for mistake in wrong if not _is_about_operators(mistake, table)]
     # Each topology has a mistake in the maintenance of all.
