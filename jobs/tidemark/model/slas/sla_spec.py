@@ -24,7 +24,7 @@ from tidemark.model.settings.declared_tables import Key, MistakenKey, Values
 from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, WeeklyHours, weekly_hours
 from tidemark.model.settings.toml_files import read_toml
-from tidemark.model.settings.value_types import IDENTIFIER, seen, suggestion_of
+from tidemark.model.settings.value_types import IDENTIFIER, suggestion_of
 from tidemark.model.slas.sla_keys import (
     BURN_WINDOWS,
     BY,
@@ -269,9 +269,7 @@ def mistakes(
     for part in parts:
         of_part = content.get(part.name, {})
         if not isinstance(of_part, dict):
-            errors.append(
-                InvalidSpec.at(path.name, part.name, f"is {seen(of_part)}", f"write a table [{part.name}.NAME]")
-            )
+            errors.append(_without_slas(path.name, part.name))
             continue
         for name, table in _slas_of(of_part).items():
             wrong = _read_specs(path.name, name, table, part)[1]
@@ -325,12 +323,15 @@ def _slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {name: table for name, table in tables.items() if not _is_setting(name, table, OF_TOPOLOGIES)}
 
 
+def _without_slas(file: str, topology: str) -> InvalidSpec:
+    return InvalidSpec.at(file, topology, "has no SLAs", f"write a table [{topology}.NAME] for each SLA")
+
+
 def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) -> Slas:
     """Returns the valid SLAs of *topology* in *content*, as `load_usable` does."""
     tables = content.get(topology.name, DEFAULT_SLAS)
     if not isinstance(tables, dict) or not tables:
-        remedy = f"write a table [{topology.name}.NAME] for each SLA"
-        return Slas(specs=(), errors={topology.name: InvalidSpec.at(file, topology.name, "has no SLAs", remedy)})
+        return Slas(specs=(), errors={topology.name: _without_slas(file, topology.name)})
     specs: list[SlaSpec] = []
     errors: dict[str, InvalidSpec] = {}
     windows: list[MaintenanceWindow] = []
