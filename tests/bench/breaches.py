@@ -241,9 +241,10 @@ def figures(runs: int) -> Iterator[Figure]:
                 told_ms = _told(bench.layout, breach)
                 extra += max(0, len(told_ms) - 1)
                 lost += [] if told_ms else [f"{breach.topology} {breach.of}"]
-                # What was to be told while Airflow was down waits for it.
+                # What was to be told while Airflow was down waits for it, unless it was told before.
                 was_down = each.back_ms and each.killed_ms - 30_000 < breach.crossed_ms < each.back_ms
-                since_ms = each.back_ms if was_down else breach.crossed_ms
+                has_waited = was_down and told_ms and told_ms[0] > each.back_ms
+                since_ms = each.back_ms if has_waited else breach.crossed_ms
                 delays[breach.of] += [(told_ms[0] - since_ms) / 1_000] if told_ms else []
     every = sorted(each for found in delays.values() for each in found)
     for of, found in delays.items():
