@@ -262,7 +262,8 @@ def with_extra_time(
     )
     own = split.with_columns(since=0.0, until="own")
     owed = split.drop("owner", "detail").join(extra, on=["stream", "batch_id"])
-    # The shares of debts begin where a batch of usual size would end. They are squeezed behind the owner's own part.
+    # A debt has a share of the time after the length of a usual batch. If the owner keeps more than that for itself,
+    # all shares of debts get smaller in the same proportion.
     squeezed = (1 - pl.col("own")) / (1 - pl.col("usual"))
     owed = owed.with_columns((1 - (1 - pl.col(name)) * squeezed).alias(name) for name in ("since", "until"))
     of_split = pl.concat([own, owed], how="diagonal").with_columns(

@@ -474,7 +474,7 @@ class Control:
         return read(self.home, "heartbeat.json", partial(parsed, Heartbeat))
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
-        """Asks the driver to finish its batch and end. A request that is already there stays."""
+        """Asks the driver to finish its batch and then to end, unless somebody has asked before."""
         own_folder(self.home)
         if not self.drain_requested():
             replace(self.home / "drain.json", json.dumps({"by": by, "at_ms": now_ms}))

@@ -373,7 +373,7 @@ def _arrival(given: Values, start_ms: int) -> Arrival:
         GivenRecord(
             timestamp_ms=_ms(record[TIMESTAMP], start_ms),
             partition=record[PARTITION],
-            key=json.dumps(record[KEY], default=_iso) if isinstance(record[KEY], dict) else record[KEY],
+            key=json.dumps(record[KEY], default=in_json) if isinstance(record[KEY], dict) else record[KEY],
             value=record[VALUE],
             headers=record[HEADERS],
         )
@@ -382,7 +382,9 @@ def _arrival(given: Values, start_ms: int) -> Arrival:
     return Arrival(place=given.at, source=given[SOURCE], at_ms=_ms(given[AT], start_ms), records=records)
 
 
-def _iso(value: date | datetime | time) -> str:
+def in_json(value: object) -> str:
+    """Returns a *value* of TOML that JSON does not have, a time, as text: for `json.dumps`."""
+    assert isinstance(value, date | datetime | time)
     return value.isoformat()
 
 

@@ -38,6 +38,7 @@ from tidemark.model.measures.contract import CONTRACTS_OVER_MS
 from tidemark.model.measures.registry import Need
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_events import SlaResult
 from tidemark.model.slas.channel_spec import Channel
 from tidemark.model.slas.sla_spec import SlaSpec
@@ -79,7 +80,6 @@ OBJECTS_EVERY_MS = 60_000
 READ_REPORTS = (LATENCY_ROLLUP.name, CRITICAL_PATHS.name, EXPECTATION_RESULTS.name)
 """The reports whose rows SLAs are judged by."""
 HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 News = tuple[object, ...]
 
 

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, time
 from typing import Any
 
 import polars as pl
@@ -18,7 +17,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import steps
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology
-from tidemark.model.topology_tests import Arrival, GivenRecord
+from tidemark.model.topology_tests import Arrival, GivenRecord, in_json
 from tidemark.stream.read.parsing import parsed
 
 RAW = {
@@ -138,10 +137,10 @@ def _bytes(source: Source, record: GivenRecord) -> bytes | None:
     if fields is not None and source.time_field is not None and record.timestamp_ms is not None:
         filled = _filled(fields, steps(source.time_field), _time(source, record.timestamp_ms))
         if filled != fields:
-            return json.dumps(filled, default=_text).encode()
+            return json.dumps(filled, default=in_json).encode()
     if isinstance(record.value, str):
         return record.value.encode()
-    return None if record.value is None else json.dumps(record.value, default=_text).encode()
+    return None if record.value is None else json.dumps(record.value, default=in_json).encode()
 
 
 def _filled(fields: Any, path: Sequence[str], value: object) -> Any:
@@ -158,8 +157,3 @@ def _time(source: Source, at_ms: int) -> str | int | float:
         return iso(at_ms)
     whole, rest = divmod(at_ms * _PER_S[source.timestamp_unit], 1_000)
     return whole + rest / 1_000 if rest else whole
-
-
-def _text(value: object) -> str:
-    assert isinstance(value, date | datetime | time)  # TOML has no other values than those of JSON and these
-    return value.isoformat()

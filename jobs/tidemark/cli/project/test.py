@@ -18,7 +18,7 @@ from tidemark.model.settings.lengths import counted
 from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.value_types import suggestion_of
 from tidemark.model.topology import Topology, load_each, name_in
-from tidemark.model.topology_tests import TOPOLOGY, TopologyTest, parse
+from tidemark.model.topology_tests import TOPOLOGY, TopologyTest, in_json, parse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.testing.accepting import accepted
 from tidemark.testing.outcome import Difference, Outcome, mistakes
@@ -178,7 +178,7 @@ def _cell(value: object) -> str:
     """Returns *value* as JSON, so that no digit is lost; text without quotes, unless it could be something else."""
     if isinstance(value, str) and value not in {"", "null", "true", "false"} and not NUMBER.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return json.dumps(value, ensure_ascii=False, default=in_json)
 
 
 def _as_rows(topology: str, test: TopologyTest, differences: Sequence[Difference]) -> dict[str, Any]:
