@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 from datetime import UTC, datetime
+from operator import itemgetter
 
 import pandas as pd
 import pytest
@@ -38,11 +39,15 @@ from tidemark.model.tables.catalog import (
     WINDOW_PARTS,
 )
 from tidemark.query import sql
+from tidemark.sla.contracts.contract_sql import COUNTS
+from tidemark.sla.contracts.counts import ContractCounts
+from tidemark.sla.contracts.verdicts import verdicts_by_limits
 from tidemark.storage.delta import datasets
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
     from tidemark.sla.check import run as run_check
+    from tidemark.sla.check import verdicts_of_suites
     from tidemark.sla.contracts.quality import Quality
 
 NOW = 1_770_000_000_000
@@ -411,6 +416,31 @@ def test_the_contract_of_outcomes_finds_violations(rows, column):
     found = quality.check("outcomes", pd.DataFrame(rows, columns=list(ACCOUNT)), kinds=[*KINDS])
 
     assert column in [row["column"] for row in found if not row["success"]]
+
+
+def test_the_checkers_verdicts_on_counts_are_those_of_the_suites(tmp_path):
+    fine = dict.fromkeys(COUNTS, 0)
+    of_latest = {"sub_topology": "s", "path": tmp_path, "version": 3, "batch_id": 7, "rows": 5, "culprit": "latest"}
+    columns = {"unreadable": 0, "missing_columns": 0, "wrong_types": 0}
+    counts = [
+        ContractCounts("sound", schema=columns, counts=fine, **of_latest),
+        ContractCounts("twice", schema=columns, counts={**fine, "duplicate_keys": 2}, **of_latest),
+        ContractCounts("without_keys", schema=columns, counts={"not_adding_up": 1}, **of_latest),
+        ContractCounts("other", schema={**columns, "missing_columns": 1}, counts={}, **of_latest),
+        ContractCounts("gone", schema={**columns, "unreadable": 1}, counts={}, **{**of_latest, "version": None}),
+    ]
+
+    by_suites = [*verdicts_of_suites(Quality(), counts, NOW)]
+
+    found = verdicts_by_limits(counts, at_ms=NOW)
+    order = itemgetter("suite", "column", "table")
+    assert sorted(found, key=order) == sorted(by_suites, key=order)
+    assert [(row["table"], row["column"], row["observed"]) for row in found if not row["success"]] == [
+        ("other", "missing_columns", "1"),
+        ("gone", "unreadable", "1"),
+        ("twice", "duplicate_keys", "2"),
+        ("without_keys", "not_adding_up", "1"),
+    ]
 
 
 def streamed(warehouse, latest_ms=90, latency_ms=100, batch_id=0):

@@ -50,6 +50,7 @@ TOPOLOGY = topology.parse(
 )
 FRESH = {"subject": "changes", "measure": "staleness", "error_after": "60 s", "owner": "o"}
 IN_TIME = {"subject": "alarms", "measure": "latency_p99", "error_after": "1 s", "owner": "o"}
+SOUND = {"subject": "operator_batches", "measure": "contract", "owner": "o"}
 CHANNEL = Channel(name="desk", notifier="", arguments={})
 
 
@@ -85,6 +86,13 @@ class Watched:
         counts = dict.fromkeys(COUNTED, 0) | {"records_in": 1, "emitted": 1}
         write(OPERATOR_BATCHES, [{"batch_id": batch_id, "operator": "latest", "kind": "table", **counts}])
         write(BATCHES, [{"batch_id": batch_id, "finished_at": finished_ms}])
+
+    def loses_a_record(self, batch_id: int, finished_ms: int) -> None:
+        """Writes a batch of which one record came in, and none came out."""
+        counts = dict.fromkeys(COUNTED, 0) | {"records_in": 1}
+        row = {"batch_id": batch_id, "operator": "latest", "kind": "table", **counts}
+        self.warehouse.write(OPERATOR_BATCHES, [row])
+        self.warehouse.write(BATCHES, [{"batch_id": batch_id, "finished_at": finished_ms}])
 
     def finishes(self, end_ms: int, *, work_ms: int) -> None:
         """Writes that all operators finished the window that ends at *end_ms*, `latest` with *work_ms* of work."""
@@ -227,6 +235,27 @@ def test_an_incident_opens_when_its_delay_is_over(watched: Watched) -> None:
     assert watched.look(120).why == {Why.DELIVERY}
     (opened,) = watched.warehouse.report(INCIDENTS)
     assert opened["broken_since"].timestamp() * 1_000 == NOW + 59_000
+
+
+def test_a_look_finds_a_broken_contract_before_a_suite_has_run(watched: Watched) -> None:
+    watched.slas = {"sound": SOUND}
+    watched.restart()
+    assert watched.look(1).why == set()
+    watched.loses_a_record(1, NOW + 14_000)
+
+    # Rows are counted again 30 s after the count before.
+    assert watched.look(16).run_id is None
+    assert watched.look(31).why == {Why.VERDICT, Why.CONTRACT, Why.DELIVERY}
+
+    assert watched.checks() == [(1, "sound", "pass"), (31, "sound", "error")]
+    assert watched.deliver() == ["opened"]
+    assert [watched.look(after_s).run_id for after_s in (46, 61, 76)] == [None, None, None]
+
+
+def test_rows_that_no_sla_is_about_are_not_counted_by_looks(watched: Watched) -> None:
+    watched.look(0)
+    watched.loses_a_record(1, NOW + 14_000)
+    assert [watched.look(after_s).run_id for after_s in (15, 30, 45)] == [None, None, None]
 
 
 def test_another_process_goes_on_where_all_held_and_checks_at_once_what_files_promise_now(watched: Watched) -> None:

@@ -6,7 +6,7 @@ A whole check (`run`) judges the contracts of tables, measures, and judges what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from tidemark.facts.answers import Row
 from tidemark.facts.measures import sla_facts
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.measures.contract import CONTRACTS_OVER_MS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.slas.sla_spec import SlaSpec
@@ -34,10 +33,10 @@ from tidemark.sla.check_steps import (
     since_the_check_before,
     stored_expectations,
 )
-from tidemark.sla.contracts.contract_sql import COUNTS
-from tidemark.sla.contracts.counts import SCHEMA_COUNTS, ContractCounts, judge_contracts
-from tidemark.sla.contracts.periods import CONTRACT, SCHEMA, judged_before, kept_at, periods_after, standing_results
+from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
+from tidemark.sla.contracts.periods import CONTRACT, SCHEMA, judged_before, kept_at, periods_after
 from tidemark.sla.contracts.quality import Quality
+from tidemark.sla.contracts.verdicts import standing_contracts, verdict_on
 from tidemark.sla.incidents.explaining import explainer
 from tidemark.sla.incidents.tables import in_ms
 from tidemark.sla.unjudged import FoundRows, found_rows, judged, unjudged
@@ -117,8 +116,9 @@ def _judged_tables(layout: Layout, topology: Topology, quality: Quality, time: C
     is_first_of_day = time.before_ms is not None and time.before_ms // DAY_MS < time.at_ms // DAY_MS
     since = since_the_check_before(time)
     by_contract = judge_contracts(layout, topology, since, judged_before(stored), whole=is_first_of_day)
+    found = [*verdicts_of_suites(quality, by_contract, time.at_ms)]
     return JudgedTables(
-        contracts=_contracts(quality, by_contract, stored, at_ms=time.at_ms),
+        contracts=standing_contracts(found, by_contract, stored, at_ms=time.at_ms),
         readable={each.path for each in by_contract if each.is_readable},
     )
 
@@ -136,38 +136,9 @@ def _write_expectations(layout: Layout, topology: Topology, found: Sequence[Row]
     again_after_others(write)
 
 
-def _contracts(
-    quality: Quality, by_contract: Sequence[ContractCounts], stored: Sequence[Row], *, at_ms: int
-) -> list[dict[str, Any]]:
-    """Returns rows of `expectation_results` on the contract of each table, first about columns, then about rows.
-
-    What checks found in the last CONTRACTS_OVER_MS still stands; *stored* are the rows of `expectation_results`.
-    """
-    found = [
-        *_results(quality, SCHEMA, by_contract, [each.schema for each in by_contract], at_ms),
-        *_results(quality, CONTRACT, by_contract, [each.counts for each in by_contract], at_ms),
-    ]
-    sound = {(each.sub_topology, each.table) for each in by_contract if each.is_sound}
-    standing = standing_results(found, stored, sound, since_ms=at_ms - CONTRACTS_OVER_MS)
-    # Results of earlier checks are sorted as if they were found now.
-    columns = [*SCHEMA_COUNTS, *COUNTS]
-    tables = [(each.sub_topology, each.table) for each in by_contract]
-    return sorted(
-        standing,
-        key=lambda row: (columns.index(row["column"]), tables.index((row["sub_topology"], row["table"]))),
-    )
-
-
-def _results(
-    quality: Quality,
-    suite: str,
-    by_contract: Sequence[ContractCounts],
-    counts: Sequence[Mapping[str, int]],
-    at_ms: int,
-) -> Iterator[dict[str, Any]]:
-    """Yields a row of expectation_results for each table and expectation of *suite* about its *counts*."""
-    for position, row in quality.check_each(suite, pd.DataFrame(counts)):
-        table = by_contract[position]
-        broken = {} if row["success"] else {"culprit": table.culprit, "example": table.example}
-        about = {"table": table.table, "sub_topology": table.sub_topology, "table_version": table.version}
-        yield {**row, **about, "judged_at": at_ms, **broken, "batch_id": table.batch_id, "rows": table.rows}
+def verdicts_of_suites(quality: Quality, by_contract: Sequence[ContractCounts], at_ms: int) -> Iterator[dict[str, Any]]:
+    """Yields a row of expectation_results for each table and expectation of the suites about its counts."""
+    counts = {SCHEMA: [each.schema for each in by_contract], CONTRACT: [each.counts for each in by_contract]}
+    for suite, of_tables in counts.items():
+        for position, found in quality.check_each(suite, pd.DataFrame(of_tables)):
+            yield verdict_on(by_contract[position], found, at_ms=at_ms)

@@ -6,6 +6,9 @@ So a limit of an age is seen to break at once, and at no cost. What is counted o
 too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS. Critical paths, by which an
 operator's own work is judged, are found for the newest windows, and stored only by checks.
 
+Rows that break a contract are counted by checks, and by looks every CONTRACTS_ANEW_MS if an SLA promises that there
+are none: to count costs as much as to measure everything else. Suites of great-expectations confirm what was found.
+
 A *check* measures, judges, explains and stores what it has found, with the changes of incidents and alerts that follow.
 A look makes one when a verdict has changed, when an incident is due to open or to be resolved, and otherwise every
 `check_every`. So `sla_results` has regular checks, and what a look finds is never told to anyone before a check found
@@ -34,7 +37,7 @@ from tidemark.facts.answers import Row
 from tidemark.facts.checks import newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows
-from tidemark.model.measures.contract import CONTRACTS_OVER_MS
+from tidemark.model.measures.contract import CONTRACT, CONTRACTS_OVER_MS
 from tidemark.model.measures.registry import Need
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
@@ -60,8 +63,9 @@ from tidemark.sla.check_steps import (
     since_the_check_before,
     stored_expectations,
 )
-from tidemark.sla.contracts.counts import judge_contracts
+from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.periods import judged_before, standing_results
+from tidemark.sla.contracts.verdicts import standing_contracts, verdicts_by_limits
 from tidemark.sla.incidents.explaining import explainer
 from tidemark.sla.incidents.tables import open_slas, pending_changes
 from tidemark.sla.measures.progress import wait_for_facts
@@ -73,6 +77,8 @@ from tidemark.stream.journal.place import journal_of
 log = logging.getLogger(__name__)
 INTERVALS_ANEW_MS = 30_000
 """Longest age of facts that are counted over an interval."""
+CONTRACTS_ANEW_MS = 30_000
+"""Shortest length from one count of rows that break contracts to the next."""
 BEHIND_AGAIN_MS = 60_000
 """A check that lacked facts is made again after this length."""
 OBJECTS_EVERY_MS = 60_000
@@ -88,7 +94,7 @@ class Why(StrEnum):
 
     VERDICT = "a verdict changed"
     DELIVERY = "a channel has something to deliver"
-    CONTRACT = "rows break a contract"
+    CONTRACT = "suites do not know yet that rows break a contract"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +148,26 @@ class _LastCheck:
     due_ms: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """The newest count of rows that break contracts.
+
+    Attributes:
+        at_ms: when they were counted, epoch ms.
+        news: what was written until then.
+        by_contract: the counts of each table, of the rows that suites had not judged yet.
+    """
+
+    at_ms: int
+    news: News
+    by_contract: Sequence[ContractCounts]
+
+    @property
+    def unreadable(self) -> frozenset[Path]:
+        """The tables that cannot be read."""
+        return frozenset(each.path for each in self.by_contract if not each.is_readable)
+
+
 class SlaWatch:
     """Looks at the SLAs of one topology.
 
@@ -165,7 +191,7 @@ class SlaWatch:
         self._last: _LastCheck | None = None
         self._since_ms: dict[str, int] = {}
         """Since when an SLA is broken, or is not, by checks of this process."""
-        self._unreadable: frozenset[Path] = frozenset()
+        self._counted: _Counted | None = None
         self._measured: list[Measured] = []
         """All facts since there was news, and if they are old, newer ones of the SLAs over intervals."""
         self._news: News = ()
@@ -227,6 +253,7 @@ class SlaWatch:
         """Returns the verdicts of all SLAs at *at_ms*, by facts that are measured again where they may differ."""
         topology, specs = self._promised.topology, self._promised.specs
         news = news_of(self._layout, topology, at_ms)
+        self._count_if_promised(news, at_ms)
         if not self._measured or news != self._news:
             needs_accounts = any(Need.ACCOUNTS in spec.measure.needs for spec in specs)
             self._paths = _paths_now(self._layout, topology, specs, at_ms)
@@ -248,16 +275,18 @@ class SlaWatch:
 
     def _measure(self, specs: Sequence[SlaSpec], moment: CheckTime, *, with_accounts: bool = True) -> Measured:
         self.measured_n += 1
-        judged = JudgedTables(contracts=self._standing(), readable=_AllBut(self._unreadable))
+        unreadable = frozenset[Path]() if self._counted is None else self._counted.unreadable
+        judged = JudgedTables(contracts=self._standing(moment.at_ms), readable=_AllBut(unreadable))
         topology = self._promised.topology
         return measure(self._layout, topology, specs, moment, judged, with_accounts=with_accounts, paths=self._paths)
 
-    def _standing(self) -> list[Row]:
-        """Returns what the newest suites found of contracts, which stands until the next ones."""
-        stored = stored_expectations(self._layout, self._promised.topology)
-        judged = judged_before(stored)
-        newest_ms = max((each.at_ms for each in judged.values()), default=0)
-        return [*standing_results((), stored, judged, since_ms=newest_ms - CONTRACTS_OVER_MS)]
+    def _standing(self, at_ms: int) -> list[Row]:
+        """Returns what is known of contracts: what the newest suites found, and what was counted since."""
+        stored, counted = stored_expectations(self._layout, self._promised.topology), self._counted
+        if counted is None or counted.at_ms <= at_ms - CONTRACTS_OVER_MS:
+            return _standing_by_suites(stored)
+        found = verdicts_by_limits(counted.by_contract, at_ms=counted.at_ms)
+        return standing_contracts(found, counted.by_contract, stored, at_ms=at_ms)
 
     def _check(self) -> Found:
         """Makes a check, and returns it with the reasons why Airflow has to run."""
@@ -272,8 +301,8 @@ class SlaWatch:
                 _find_paths(layout, topology, promised.specs, at_ms)
             self._paths = {}
             moment = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
-            is_broken = self._count_contracts(moment)
             news = news_of(layout, topology, at_ms)
+            self._count_contracts(moment, news)
             measured = self._measure(promised.specs, moment)
             found = judge(measured, behind)
             results = explain(measured, found, explainer(topology, layout, measured.tables.stored, at_ms=at_ms))
@@ -284,31 +313,36 @@ class SlaWatch:
         self._measured, self._news = [measured], news
         before = self._verdicts_before(at_ms)
         self._last = self._remember(found, results, measured, is_behind=bool(behind))
-        why = {Why.CONTRACT} if is_broken else set()
+        why = {Why.CONTRACT} if self._suites_have_to_confirm() else set()
         if _told(before) != _told(self._last.verdicts):
             why.add(Why.VERDICT)
         if self._has_pending():
             why.add(Why.DELIVERY)
         return Found(run_id=run_id, at_ms=at_ms, why=frozenset(why))
 
-    def _count_contracts(self, moment: CheckTime) -> bool:
-        """Counts rows that break contracts; returns True if suites have not found these tables broken yet.
+    def _count_if_promised(self, news: News, at_ms: int) -> None:
+        """Counts the rows that break contracts again, if an SLA is about them, there is news, and the count is old."""
+        is_promised = any(spec.measure is CONTRACT for spec in self._promised.specs)
+        counted = self._counted
+        is_old = counted is None or (counted.news != news and at_ms - counted.at_ms >= CONTRACTS_ANEW_MS)
+        if is_promised and is_old:
+            self._count_contracts(self._look_at(at_ms), news)
+            self._measured = []
 
-        It also finds the tables that cannot be read.
-        """
+    def _count_contracts(self, moment: CheckTime, news: News) -> None:
+        """Counts the rows that break contracts, of those that suites have not judged yet."""
         topology = self._promised.topology
-        stored = stored_expectations(self._layout, topology)
-        since = since_the_check_before(moment)
-        counted = judge_contracts(self._layout, topology, since, judged_before(stored))
-        self._unreadable = frozenset(each.path for each in counted if not each.is_readable)
-        known = {(row["sub_topology"], row["table"], row["column"]) for row in self._standing() if not row["success"]}
-        broken = {
-            (each.sub_topology, each.table, column)
-            for each in counted
-            for column, n in [*each.schema.items(), *each.counts.items()]
-            if n > 0
-        }
-        return not broken <= known
+        before = judged_before(stored_expectations(self._layout, topology))
+        by_contract = judge_contracts(self._layout, topology, since_the_check_before(moment), before)
+        self._counted = _Counted(at_ms=moment.at_ms, news=news, by_contract=by_contract)
+
+    def _suites_have_to_confirm(self) -> bool:
+        """Returns True if suites have not found yet what the newest count found broken."""
+        if self._counted is None:
+            return False
+        counted = verdicts_by_limits(self._counted.by_contract, at_ms=self._counted.at_ms)
+        by_suites = _standing_by_suites(stored_expectations(self._layout, self._promised.topology))
+        return not _broken_parts(counted) <= _broken_parts(by_suites)
 
     def _has_pending(self) -> bool:
         """Returns True if a channel has something to deliver."""
@@ -415,6 +449,18 @@ def _folders(home: Path) -> list[str]:
 
 def _verdicts(found: Sequence[Status]) -> dict[str, Verdict]:
     return {status.spec.name: status.verdict for status in found}
+
+
+def _standing_by_suites(stored: Sequence[Row]) -> list[Row]:
+    """Returns what the newest suites found of contracts, of the *stored* rows; it stands until the next ones."""
+    judged = judged_before(stored)
+    newest_ms = max((each.at_ms for each in judged.values()), default=0)
+    return [*standing_results((), stored, judged, since_ms=newest_ms - CONTRACTS_OVER_MS)]
+
+
+def _broken_parts(found: Sequence[Row]) -> set[tuple[str | None, str, str]]:
+    """Returns the parts of contracts that are broken: sub-topology, table, and the count that is not 0."""
+    return {(row["sub_topology"], row["table"], row["column"]) for row in found if not row["success"]}
 
 
 def _told(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:

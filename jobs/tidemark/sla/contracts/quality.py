@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from tidemark.model.project.files import CHECKOUT
 from tidemark.sla.contracts.hidden_packages import hidden
+from tidemark.sla.contracts.verdicts import SUITES
 
 # Frames need neither Spark nor a database: without these its import takes 47 MB and 0.5 s less.
 with hidden("pyspark", "sqlalchemy"):
@@ -26,7 +26,6 @@ with hidden("pyspark", "sqlalchemy"):
         ProgressBarsConfig,
     )
 
-SUITES = CHECKOUT / "expectations"
 POSITION = "position"
 """The column by which great-expectations identifies rows."""
 
