@@ -36,7 +36,7 @@ from tidemark.semantics.liveness import (
     liveness,
 )
 from tidemark.semantics.open_transactions import OpenTransaction
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.semantics.segments import is_pause
 
 _LOAD = (
@@ -420,7 +420,7 @@ def _open_transactions(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
             OpenTransaction(
                 source=row["source"],
                 partition=row["partition"],
-                place=Place(topic, int(number)),
+                topic_partition=TopicPartition(topic, int(number)),
                 stable_offset=row["stable_offset"],
                 since_ms=epoch_ms(row["found_at"]),
             )

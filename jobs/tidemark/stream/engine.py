@@ -26,7 +26,12 @@ from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRun
 from tidemark.stream.journal.timeline import Timeline
-from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
+from tidemark.stream.kafka.numbering import (
+    multi_topic_sources,
+    number_partitions,
+    number_records,
+    with_topic_partitions,
+)
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import JoinedTables
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
@@ -191,7 +196,9 @@ class Engine:
         """Returns *ends* by input partition: of the sources that read several topics, new partitions get numbers."""
         assert self.progress is not None
         new = [
-            source for source in multi_topic_sources(self._stream.sub) if not with_places(source, self.progress).places
+            source
+            for source in multi_topic_sources(self._stream.sub)
+            if not with_topic_partitions(source, self.progress).topic_partitions
         ]
         ends, self.progress = number_partitions(self._stream.sub, ends, self.progress)
         if others := sorted({*ends} - {source.topic for source in self._stream.sub.outside_sources}):
@@ -201,7 +208,7 @@ class Engine:
         for source in new:
             # A listed topic that is missing before the first batch ends the driver; a pattern may match topics later.
             self._decider.reader.topic(source)
-            if is_first and not with_places(source, self.progress).places:
+            if is_first and not with_topic_partitions(source, self.progress).topic_partitions:
                 log.warning("%s: no topic matches %r yet", source.name, source.topic)
         return ends
 

@@ -506,7 +506,7 @@ class StreamQuery:
         for source in self._stream.sub.outside_sources:
             if source.topic:
                 was = progress.inputs.get(source.name, InputProgress())
-                yield source.with_places(was.places), [*was.partitions]
+                yield source.with_topic_partitions(was.places), [*was.partitions]
 
     def _unread(self, source: Source) -> int:
         """Asks the broker how many records of *source* no batch has read."""

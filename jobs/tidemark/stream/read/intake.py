@@ -160,7 +160,7 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
-        source = source.with_places(was.places)
+        source = source.with_topic_partitions(was.places)
         fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
         # The broker is asked after the rows were read, so they are of this topic or an earlier one.
         topic = self.topic(source)
@@ -302,7 +302,7 @@ class Reader:
         inputs = dict(was.inputs)
         for source in sources:
             before = inputs.get(source.name, InputProgress())
-            source = source.with_places(before.places)
+            source = source.with_topic_partitions(before.places)
             topic = self.topic(source)
             if not (starts := self._intact.accepted_starts(source, before, topic)):
                 continue
@@ -335,7 +335,7 @@ class Reader:
             planned = ends.get(source.topic or "", {})
             read_to = before.offsets_read
             unread = [number for number, end in planned.items() if end > read_to.get(number, 0)]
-            topic = self.topic(source.with_places(before.places)) if unread else None
+            topic = self.topic(source.with_topic_partitions(before.places)) if unread else None
             if topic and (gone := [number for number in unread if not topic.has(number)]):
                 absent[source.topic or ""] = gone
         return absent
@@ -632,7 +632,7 @@ def _topic_of(source: Source) -> pl.Expr:
     """Returns the topic of each record of *source*, null for a table or a folder."""
     if not source.reads_several:
         return pl.lit(source.topic, pl.String)
-    topics = {number: topic_partition.topic for number, topic_partition in enumerate(source.places)}
+    topics = {number: topic_partition.topic for number, topic_partition in enumerate(source.topic_partitions)}
     return pl.col("partition").replace_strict(topics, return_dtype=pl.String)
 
 

@@ -217,7 +217,7 @@ class IntakeTask(Task):
             yield shard, pickle.dumps(PartitionIntake(source="", is_left_to_driver=True))
 
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
-        source = source.with_places(was.places)
+        source = source.with_topic_partitions(was.places)
         read_to = was.positions(raw["partition"].head(1))
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = source_rows(

@@ -289,7 +289,7 @@ class Inputs:
             return None
         for transaction in beat.open_transactions:
             if (transaction.source, transaction.partition) == (source.name, number):
-                topic, partition = transaction.place
+                topic, partition = transaction.topic_partition
                 return self._scene.finding(
                     OPEN_TRANSACTION,
                     source.name,
