@@ -27,7 +27,7 @@ from tidemark.stream.kafka.transactions import TransactionWatch
 from tidemark.stream.read.beyond_spark import records_at
 from tidemark.stream.read.sources import kafka_options
 from tidemark.trace.counts import reconcile
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 from tidemark.trace.record import Tracer
 from tidemark.trace.topics import Topics
 from tidemark.why.walk import why
@@ -177,7 +177,7 @@ def test_a_stream_reads_committed_records_alone(broker: str, tmp_path: Path, sha
         assert (first["records_in"], ends) == (3, {0: (10, 10), 1: (2, 2)})
         topology = load(tmp_path / "committed.toml")
         tracer = Tracer(topology, Layout(tmp_path / "warehouse"), topics(broker), topics(broker).aborted)
-        traced = [tracer.trace(RecordPlace("events", 0, offset)).results[0] for offset in (3, 6)]
+        traced = [tracer.trace(RecordPosition("events", 0, offset)).results[0] for offset in (3, 6)]
         assert [(result.outcome, result.reason) for result in traced] == [
             ("passed", ""),
             ("unread", "it is of an aborted transaction"),

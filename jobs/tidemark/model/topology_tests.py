@@ -284,7 +284,7 @@ class GivenRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrival:
+class GivenRecords:
     """Records for *source*, at *place* of the file.
 
     They arrive at *at_ms*, epoch ms; None: at their newest time.
@@ -322,7 +322,7 @@ class TopologyTest:
     name: str
     start_ms: int
     until_ms: int | None
-    arrivals: Sequence[Arrival]
+    arrivals: Sequence[GivenRecords]
     tables: Mapping[str, Sequence[Row]]
     expected: Sequence[Expectation]
 
@@ -368,7 +368,7 @@ def _test(file: str, test: Values) -> TopologyTest:
     )
 
 
-def _arrival(given: Values, start_ms: int) -> Arrival:
+def _arrival(given: Values, start_ms: int) -> GivenRecords:
     records = [
         GivenRecord(
             timestamp_ms=_ms(record[TIMESTAMP], start_ms),
@@ -379,7 +379,7 @@ def _arrival(given: Values, start_ms: int) -> Arrival:
         )
         for record in given[RECORDS]
     ]
-    return Arrival(place=given.at, source=given[SOURCE], at_ms=_ms(given[AT], start_ms), records=records)
+    return GivenRecords(place=given.at, source=given[SOURCE], at_ms=_ms(given[AT], start_ms), records=records)
 
 
 def in_json(value: object) -> str:

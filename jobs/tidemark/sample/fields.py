@@ -22,7 +22,7 @@ RARE = 50
 WRITABLE = re.compile(r"[^\s,`\"\\][^,`\"\\]{0,199}(?<!\s)")
 """Field names that `fields` of a topology can contain, if all of their characters are printable."""
 
-Fields = Mapping[str, Any]
+FieldsByColumn = Mapping[str, Any]
 """The fields of a record's object, by column."""
 
 
@@ -83,7 +83,7 @@ def _column(field: str) -> str:
     return column if column[:1].isalpha() else f"f_{column}"
 
 
-def by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> Fields:
+def by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> FieldsByColumn:
     """Returns the fields of *record* that have *columns*."""
     return {columns[name]: value for name, value in record.items() if name in columns}
 
@@ -102,7 +102,7 @@ def declarations(types: Mapping[str, str], columns: Mapping[str, str]) -> dict[s
 
 
 def field_types(
-    objects: Sequence[Fields],
+    objects: Sequence[FieldsByColumn],
     records: Sequence[SampledRecord],
     columns: Mapping[str, str],
     known: Mapping[str, str],

@@ -24,7 +24,7 @@ from tidemark.semantics.progress import InputProgress, TopicPartition
 from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.numbering import with_topic_partitions
 from tidemark.stream.startup.unread import numbered_progress, unread_ranges
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -126,8 +126,8 @@ def record_plan(options: argparse.Namespace, warehouse: Path, clock: Clock = wal
     return RepairPlan(
         topology=options.topology,
         sub_topology=sub.name,
-        effect=f"{stream} does not read the record {wanted} (topic {partition.topic}, partition {partition.partition}), which "
-        "is present, and sets it aside in quarantine as accepted_loss"
+        effect=f"{stream} does not read the record {wanted} (topic {partition.topic}, partition {partition.partition}), "
+        "which is present, and sets it aside in quarantine as accepted_loss"
         + ("; this is accepted already: start the stream" if is_done else ""),
         state=(str(wanted), partition, batch_id, is_done),
         apply=apply,
@@ -140,7 +140,7 @@ def _skips_the_same(one: AcceptedRecord, other: AcceptedRecord) -> bool:
     return places[0] == places[1]
 
 
-def _topic_partition(source: Source, wanted: RecordPlace) -> TopicPartition:
+def _topic_partition(source: Source, wanted: RecordPosition) -> TopicPartition:
     """Returns topic and Kafka's partition of the record that is *wanted*, which *source* reads."""
     if source.reads_several and wanted.partition >= len(source.topic_partitions):
         msg = (
@@ -150,7 +150,7 @@ def _topic_partition(source: Source, wanted: RecordPlace) -> TopicPartition:
     return source.topic_partition(wanted.partition)
 
 
-def _batch_with(home: Path, sub: SubTopology, partition: TopicPartition, wanted: RecordPlace, stream: str) -> int:
+def _batch_with(home: Path, sub: SubTopology, partition: TopicPartition, wanted: RecordPosition, stream: str) -> int:
     """Returns Spark's number of the undecided batch that has the record *wanted*.
 
     Raises InvalidArgument, which says where the stream is, if that batch does not have it.

@@ -28,7 +28,7 @@ from tidemark.sla.incidents.tables import acknowledge, open_slas, stored_decisio
 from tidemark.storage.delta.report_tables import add_rows
 
 if TYPE_CHECKING:
-    from tidemark.query.sql import Answer
+    from tidemark.query.sql import QueryResult
 
 _STATES = {
     Decision.ACKNOWLEDGE: "acknowledged",
@@ -199,7 +199,7 @@ def _concerns(silence: Silence, subject: str, kind: DecisionSubject, incidents: 
     return DecisionSubject.TOPOLOGY in {kind, silence.kind} or not pairs.isdisjoint(incidents.items())
 
 
-def decisions_made(tables: Tables, topology: str) -> Answer:
+def decisions_made(tables: Tables, topology: str) -> QueryResult:
     """Returns the decisions of people about alerts of *topology*, the newest first."""
     return tables.ask(MADE, [topology])
 

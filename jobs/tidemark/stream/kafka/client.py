@@ -34,7 +34,7 @@ from tidemark.kernels.records.marks import MARK, mark_text
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, topic_command
-from tidemark.model.project.kafka_security import Protocol, Settings
+from tidemark.model.project.kafka_security import ClientSettings, Protocol
 from tidemark.model.project.rights import MissingRight, Operation
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.progress import TopicPartition
@@ -108,7 +108,7 @@ class KafkaBroker:
         for name, each in clusters.items():
             settings = {**self._client_settings[name], "error_cb": self._refusals[name]}
             self._admins[name] = make_client(AdminClient, each, settings)
-        self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
+        self._producers: dict[_Topic, tuple[ClientSettings, Producer]] = {}
         self._limits: dict[_Topic, tuple[int, TopicLimits]] = {}
         self._counts: dict[_Topic, tuple[int, int]] = {}
         self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
@@ -488,7 +488,7 @@ class KafkaBroker:
             self._producers[topic] = client, make_client(Producer, self._clusters[sink.kafka], settings)
         return self._producers[topic][1]
 
-    def _client(self, sink: Sink) -> Settings:
+    def _client(self, sink: Sink) -> ClientSettings:
         """Returns the settings of a producer for *sink*.
 
         Its batches are no larger than the topic accepts.

@@ -41,11 +41,11 @@ from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_o
 from tidemark.stream.startup.source_list import Fate, changes, continued, with_waiting
 from tidemark.stream.write.declared import tables_alone, tables_written
 
-Look = Callable[[Path], Iterable[tuple[Path, str]]]
+FindDamagedFiles = Callable[[Path], Iterable[tuple[Path, str]]]
 """Returns the damaged data files of a table, and what is wrong with each."""
 
 
-def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
+def evidence(stream: Stream, *, look: FindDamagedFiles | None = None) -> StartEvidence:
     """Reads the evidence of *stream*, and looks for damaged data files by *look*.
 
     Without *look* no data file is looked at: a driver starts although some are damaged.
@@ -247,7 +247,7 @@ def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> Ta
     )
 
 
-def _damaged_data(home: Path, look: Look) -> Iterator[tuple[Path, str]]:
+def _damaged_data(home: Path, look: FindDamagedFiles) -> Iterator[tuple[Path, str]]:
     """Yields what *look* finds in all tables in *home*."""
     for path in sorted(filter(is_table, home.iterdir() if home.is_dir() else ())):
         # A table whose log cannot be read is a finding already.
