@@ -38,7 +38,7 @@ from tidemark.model.slas.sla_spec import load_usable
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import JobLaunch, Topology
 from tidemark.query.sql import Warehouse
-from tidemark.recorded.queries import (
+from tidemark.recorded_jobs.queries import (
     FILE,
     RecordedQuery,
     recorded_topologies,

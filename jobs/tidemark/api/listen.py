@@ -55,14 +55,14 @@ from tidemark.api.progress import (
 )
 from tidemark.api.query import FactsWriter, Query, is_written_about
 from tidemark.clock import to_boot_ms, wall_clock_ms
-from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout, folder_name
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, OPERATOR_WINDOWS, PARTITION_BATCHES, TABLES
 from tidemark.model.topology import WINDOW_OF_JOBS_MS, consumer_group
-from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
+from tidemark.recorded_jobs.queries import FILE, RecordedQuery, read_query, write_query
+from tidemark.selection import present
 from tidemark.storage.location import location
 from tidemark.storage.locks import ForeignOwner
 

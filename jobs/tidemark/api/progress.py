@@ -14,13 +14,13 @@ from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.selection import present
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.segments import SegmentOwner
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple
 
-from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import (
@@ -31,6 +30,7 @@ from tidemark.model.settings.intervals import INSTANT, epoch_ms, instant_ms
 from tidemark.model.settings.lengths import DURATION, duration_ms
 from tidemark.model.settings.value_types import ValueType, refuse
 from tidemark.model.tables import catalog
+from tidemark.selection import outside
 
 START = "2026-01-01T00:00:00Z"
 DEAD_LETTERS = catalog.DEAD_LETTERS.name

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
 from tidemark.query.stored_tables import StoredTables
 from tidemark.query.views import View, named_in, views
+from tidemark.selection import names_in, outside
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder

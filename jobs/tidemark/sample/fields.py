@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
-from tidemark.collecting import within
 from tidemark.model.settings.declared_fields import path_of
 from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.sample.parsed import is_read, source_of
 from tidemark.sample.topic_sample import SampledRecord
+from tidemark.selection import within
 from tidemark.stream.write.sink_columns import TIDEMARKS_OWN
 
 MOST_FIELDS = 100

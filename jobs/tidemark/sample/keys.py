@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.collecting import outside, present
 from tidemark.errors import InvalidArgument
 from tidemark.sample.event_times import USUAL
 from tidemark.sample.fields import FieldsByColumn, free_name
 from tidemark.sample.topic_sample import SampledRecord
+from tidemark.selection import outside, present
 
 KAFKA_KEY = "kafka_key"
 """The column of a key that no field repeats, and its name for `--key`."""

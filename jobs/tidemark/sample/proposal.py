@@ -15,7 +15,6 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.records.json_fields import json_object
 from tidemark.model.settings.intervals import YEAR_10_000_MS, iso
@@ -38,6 +37,7 @@ from tidemark.sample.fields import (
 from tidemark.sample.keys import KeyColumn, KeyedRecords, key_of
 from tidemark.sample.parsed import is_read, lags_ms, parse_sample, records_of, source_of, usable
 from tidemark.sample.topic_sample import SampledRecord, TopicSample
+from tidemark.selection import outside
 
 NO_TIME = (
     "no field looks like one (epoch s, ms, us, ns or ISO 8601, with a time of day, in 95 % of the records), so Kafka's "

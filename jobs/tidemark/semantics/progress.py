@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tidemark.collecting import omit
+from tidemark.selection import omit
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import SourceFields
 from tidemark.semantics.skip_rate import Skips

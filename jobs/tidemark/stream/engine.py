@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from tidemark.collecting import names_in, present
 from tidemark.control.folder import ListedSource
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS
+from tidemark.selection import names_in, present
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.segments import FACTS, JOURNAL, SegmentOwner

@@ -15,7 +15,6 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import index_by_name, present
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.source import Source
@@ -24,6 +23,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.model.topology_tests import Row, TopologyTest
+from tidemark.selection import index_by_name, present
 from tidemark.semantics.progress import InputProgress, StreamProgress, TopicPartition
 from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes

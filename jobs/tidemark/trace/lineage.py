@@ -17,7 +17,6 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, omit, within
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
 from tidemark.facts.versions import CommittedVersion, NoVersion, version_fields, version_of
@@ -32,6 +31,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
+from tidemark.selection import in_order_of, omit, within
 from tidemark.trace.keys import TypedKey, is_nan, typed_key
 from tidemark.trace.outcomes import RecordPosition
 from tidemark.trace.record import Tracer, sent_records

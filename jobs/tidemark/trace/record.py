@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from tidemark.collecting import index_by_name, omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
 from tidemark.facts.versions import version_of
@@ -41,6 +40,7 @@ from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.settings.windows import Shape
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.selection import index_by_name, omit
 from tidemark.semantics.progress import InputProgress
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.registry import step_of

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import polars as pl
 
-from tidemark.collecting import index_by_name
 from tidemark.kernels.records.arrivals import hop_updates
+from tidemark.selection import index_by_name
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference

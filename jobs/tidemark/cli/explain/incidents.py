@@ -11,7 +11,6 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.facts.incidents import known_incidents, open_incidents
@@ -22,6 +21,7 @@ from tidemark.query.sql import QueryResult
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
 from tidemark.safe_text import one_line
+from tidemark.selection import in_order_of
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, decisions_made, end_ms, promised_slas, silence_ends
 from tidemark.why.causes.drivers import drained

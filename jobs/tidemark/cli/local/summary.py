@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import fill, indent
 
-from tidemark.collecting import present
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.facts.checks import newest_check
 from tidemark.model.project.layout import Layout
@@ -16,6 +15,7 @@ from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, SLA_RESUL
 from tidemark.query.inventory import inventory
 from tidemark.query.sql import QueryResult
 from tidemark.query.text_table import format_table
+from tidemark.selection import present
 from tidemark.semantics.buckets import quantile
 from tidemark.semantics.sla import Verdict
 

@@ -17,7 +17,6 @@ from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import topology_with_file
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.facts.versions import rows_in_log
@@ -31,6 +30,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.reports.repairs import RepairDecision, record_repair
+from tidemark.selection import names_in
 from tidemark.semantics.progress import TopicPartition
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.warehouse import is_table

@@ -126,8 +126,8 @@ def record_plan(options: argparse.Namespace, warehouse: Path, clock: Clock = wal
     return RepairPlan(
         topology=options.topology,
         sub_topology=sub.name,
-        effect=f"{stream} does not read the record {wanted} (topic {partition.topic}, partition {partition.partition}), "
-        "which is present, and sets it aside in quarantine as accepted_loss"
+        effect=f"{stream} does not read the record {wanted} (topic {partition.topic}, partition {partition.partition}),"
+        " which is present, and sets it aside in quarantine as accepted_loss"
         + ("; this is accepted already: start the stream" if is_done else ""),
         state=(str(wanted), partition, batch_id, is_done),
         apply=apply,

@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
-from tidemark.collecting import omit, outside, within
 from tidemark.kernels.records.fields import (
     INVALID_UTF8,
     MALFORMED_JSON,
@@ -41,6 +40,7 @@ from tidemark.kernels.records.iso_times import time_texts
 from tidemark.kernels.records.numbers import number_column
 from tidemark.model.settings.declared_fields import digits_of, steps, whole_fields
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
+from tidemark.selection import omit, outside, within
 
 _SLICE = 20_000
 """Most records that are Python objects at once.

@@ -14,8 +14,8 @@ its source along the latest upstreams, of the leaf whose latencies sum highest. 
 'A (0 ms) → C (100 ms) → E (20 ms) = 120 ms'
 
 The windows have the same operators and upstreams, and the same operators finished them (`windows`). Of equal operators
-the first by name is taken. An array of MeasuredLatencies has a row per operator, and a column per window. The tests have a
-reference, which measures one window at a time.
+the first by name is taken. An array of MeasuredLatencies has a row per operator, and a column per window. The tests
+have a reference, which measures one window at a time.
 """
 
 from __future__ import annotations

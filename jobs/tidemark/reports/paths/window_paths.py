@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from tidemark.collecting import omit
 from tidemark.graph import reached
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
@@ -25,6 +24,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.paths.solver import CODE, STATES, MeasuredLatencies, measure, same_clock, slack_ms, spent
 from tidemark.reports.paths.windows import WINDOW, PassedWindows, WindowGroup, windows_finished
 from tidemark.reports.promises import Promises
+from tidemark.selection import omit
 from tidemark.semantics.critical_path import (
     HEARTBEAT_TIMEOUT_MS,
     LATENCY_SAMPLES,

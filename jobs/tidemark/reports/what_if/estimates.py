@@ -15,12 +15,12 @@ import numpy.typing as npt
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.kernels.reports.arrays import Floats
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.solver import MeasuredLatencies, measure, spent
+from tidemark.selection import in_order_of
 from tidemark.semantics.critical_path import Path, Upstreams
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.timetable import Timetable, TimetableBatch

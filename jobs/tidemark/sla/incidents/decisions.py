@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.checks import Check, newest_check
@@ -22,6 +21,7 @@ from tidemark.model.sla_events import Alert, AlertDecided
 from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
 from tidemark.sla.incidents.due import Silence, silenced_until, silences
 from tidemark.sla.incidents.tables import acknowledge, open_slas, stored_decisions

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from tidemark.collecting import within
+from tidemark.selection import within
 from tidemark.storage.object_path import ObjectPath
 
 MOST_FILES = 200

@@ -14,7 +14,6 @@ from typing import assert_never
 import polars as pl
 
 from tidemark.clock import Clock
-from tidemark.collecting import omit
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.formats.sampled_fields import field_sample
 from tidemark.kernels.records.arrivals import (
@@ -39,6 +38,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import DEAD_LETTERS, HELD_RECORD, STATE_CHANGES
+from tidemark.selection import omit
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition

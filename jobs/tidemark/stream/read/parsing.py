@@ -29,7 +29,6 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tidemark.collecting import in_order_of
 from tidemark.kernels.columns.decimals import unscaled
 from tidemark.kernels.columns.splitting import split
 from tidemark.kernels.formats.avro_fields import avro_fields
@@ -47,6 +46,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.source_fields import NanPolicy
 from tidemark.model.settings.declared_fields import MOST_DIGITS
+from tidemark.selection import in_order_of
 
 _DIGITS_OF_MS = {"s": 3, "ms": 0, "us": -3, "ns": -6}
 """By unit, the power of ten by which a number is multiplied to get ms."""

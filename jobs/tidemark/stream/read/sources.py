@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from tidemark.collecting import names_in, omit
 from tidemark.control.folder import ListedSource
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.formats.fitting import misfits_of_schema
@@ -34,6 +33,7 @@ from tidemark.model.project.kafka_security import ISOLATION, READ_COMMITTED
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology
+from tidemark.selection import names_in, omit
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.location import path_of_url
 from tidemark.storage.warehouse import is_table

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.collecting import in_order_of, pick
 from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.marks import TimeMark
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
+from tidemark.selection import in_order_of, pick
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.kafka.broker import Answers, TopicState

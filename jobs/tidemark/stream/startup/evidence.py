@@ -15,12 +15,12 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tidemark.collecting import omit, pick
 from tidemark.control.files import RESTORE, not_files
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
+from tidemark.selection import omit, pick
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.datasets import open_to_read
 from tidemark.storage.delta.format import warehouse_stamp

@@ -20,7 +20,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from tidemark.collecting import index_by_name, present
 from tidemark.control.files import RESTORE, parsed
 from tidemark.control.folder import SOURCE_CHANGES, SOURCES, Control, ListedSource, TopologyChange
 from tidemark.errors import UnreadableFile
@@ -31,6 +30,7 @@ from tidemark.model.kinds.source_place import EARLIEST, RECORD_PLACES
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import SubTopology
+from tidemark.selection import index_by_name, present
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, TopicPartition
 from tidemark.storage.location import durable, put_once, remove_folder
 from tidemark.stream.journal.checkpoint import rearranged

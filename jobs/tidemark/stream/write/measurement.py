@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import index_by_name, names_in, omit
 from tidemark.kernels.columns.buckets import in_lists
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import latency_buckets, latency_stats, over_all_tasks
@@ -31,6 +30,7 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.selection import index_by_name, names_in, omit
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress
