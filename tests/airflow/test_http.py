@@ -33,7 +33,6 @@ from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import why as why_command
 from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.control import process
 from tidemark.control.files import FILES
 from tidemark.control.folder import Control, Heartbeat, StreamState
@@ -45,9 +44,10 @@ from tidemark.model.tables.catalog import ALERTS, INCIDENTS, OPERATOR_BATCHES
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
-from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.recorded_jobs.queries import RecordedQuery, write_query
 from tidemark.reports.documents.status import status_document
 from tidemark.reports.documents.why import why_document
+from tidemark.selection import names_in
 from tidemark.sla.incidents import decisions as sla_decisions
 from tidemark.storage.delta.log import commit_file
 from tidemark_airflow.dags.settings import TOPOLOGIES

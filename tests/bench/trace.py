@@ -23,7 +23,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.tables.catalog import BATCHES, CHANGES, OPERATOR_BATCHES, PARTITION_BATCHES
 from tidemark.storage.delta.tables import append
 from tidemark.trace.lineage import trace_row
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 
 ROWS = int(os.environ.get("ROWS", "5_000_000"))
 A_BATCH = 20_000
@@ -45,7 +45,7 @@ def figures(runs: int) -> Iterator[Figure]:
         play.batch(kept.keep(play.row("events", ms(2), id="real", v=1)), at_ms=ms(3))
         for number in range(2, 2 + ROWS // A_BATCH):
             _lay_down(play, number)
-        place = RecordPlace("events", 0, 1)
+        place = RecordPosition("events", 0, 1)
         began_s = process_time()
         took = [seconds(lambda: kept.tracer().trace(place)) for _ in range(runs)]
         record_s = process_time() - began_s

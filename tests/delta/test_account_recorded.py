@@ -29,7 +29,7 @@ from tidemark.control.folder import Heartbeat, StreamState, TimeTold
 from tidemark.facts.fact_tables import nothing_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HEARTBEATS, TABLES, TOPOLOGY_CHANGES
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.semantics.segments import NEXT, Segment
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats

@@ -17,7 +17,7 @@ from tidemark.control.folder import Control, Heartbeat, LeaseLost, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import JobLaunch
-from tidemark.recorded.queries import RecordedQuery, recorded_topology, write_query
+from tidemark.recorded_jobs.queries import RecordedQuery, recorded_topology, write_query
 from tidemark.reports.pages.templates import code
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.pulse import Pulse

@@ -14,7 +14,7 @@ import maintain
 from support.command_line import tidemark
 from support.play import NOON, Play
 from support.topologies import EVENTS
-from tidemark.api.query import Query, Writer
+from tidemark.api.query import FactsWriter, Query
 from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.reports.batch_job import report_lock
@@ -133,11 +133,13 @@ def test_the_present_format_has_nothing_to_upgrade(tmp_path: Path) -> None:
 
 
 def test_a_warehouse_of_a_teams_own_job_alone_has_nothing_to_upgrade(tmp_path: Path) -> None:
-    writer = Writer(Query(Layout(tmp_path), "jobs", "orders"), "measured", lambda: NOON)
+    writer = FactsWriter(Query(Layout(tmp_path), "jobs", "orders"), "measured", lambda: NOON)
     assert writer.newest("batches") == -1
     assert upgrade(tmp_path)[0] == 0
     with pytest.raises(OtherFormat):
-        Writer(Query(Layout(newer_warehouse(tmp_path)), "jobs", "more"), "measured", lambda: NOON).newest("batches")
+        FactsWriter(Query(Layout(newer_warehouse(tmp_path)), "jobs", "more"), "measured", lambda: NOON).newest(
+            "batches"
+        )
     assert not (tmp_path / "streams" / "jobs" / "more").exists()
 
 

@@ -36,7 +36,7 @@ from support.play import NOON, Play, ms
 from support.traced import KeptRecords
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_a_record_of_a_killed_driver_is_traced(stopped: Path) -> None:
     for rows in records(play):
         kept.keep(*rows)
     # The second record: b 7 at 2.
-    found = kept.tracer().trace(RecordPlace("events", 0, 1))
+    found = kept.tracer().trace(RecordPosition("events", 0, 1))
     results = {result.operator: result.outcome.value for result in found.results}
     assert {name: results[name] for name in ("newest", "counts", "small", "large", "rated")} == {
         "newest": "emitted", "counts": "emitted", "small": "filtered", "large": "passed", "rated": "passed",

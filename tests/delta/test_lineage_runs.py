@@ -30,7 +30,7 @@ from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.facts.run_facts import BEAT_COLUMNS
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.stream.driver.heartbeats import Heartbeats
 
 HOUR_S = 3_600.0
@@ -242,7 +242,12 @@ def test_rows_read_are_the_offsets_of_a_topic(ended: tuple[Scene, list[Event]]) 
 def test_rows_read_are_told_by_topic(tmp_path: Path) -> None:
     several = source("id string", topic=None, topics=["a", "b", "c"], idle_after="1 h")
     scene = Scene(tmp_path, toml=topology_of(events=several, kept=sink("events", table="kept")))
-    scene.play.broker.places = (Place("a", 0), Place("b", 0), Place("b", 1), Place("c", 0))
+    scene.play.broker.places = (
+        TopicPartition("a", 0),
+        TopicPartition("b", 0),
+        TopicPartition("b", 1),
+        TopicPartition("c", 0),
+    )
     scene.beat(-60, StreamState.STARTING)
     for number, partitions in enumerate(((0, 1), (2, 2, 1))):
         rows = [scene.play.row("events", ms(number), partition=partition, id="x") for partition in partitions]

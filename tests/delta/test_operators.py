@@ -29,11 +29,11 @@ from support.topologies import (
     table,
     topology_of,
 )
-from tidemark.collecting import omit
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time
+from tidemark.selection import omit
 from tidemark.semantics.strategy import Strategy
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.read.joined_tables import ColumnsChanged

@@ -30,7 +30,7 @@ from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query import stored_tables
-from tidemark.query.sql import Answer, Warehouse
+from tidemark.query.sql import QueryResult, Warehouse
 from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.page_model import document, page_model
@@ -720,7 +720,7 @@ def test_a_topology_is_told_by_one_reading_of_each_log_and_entry_and_its_text_wi
         read[journal.path(number).name] += 1
         return readable(journal, number, only=only)
 
-    def counted_ask(tables: Warehouse, text: str, parameters: Sequence[Any] = ()) -> Answer:
+    def counted_ask(tables: Warehouse, text: str, parameters: Sequence[Any] = ()) -> QueryResult:
         asked.append(text)
         return ask(tables, text, parameters)
 

@@ -19,7 +19,7 @@ import critical_path
 from support.command_line import CommandOutput, tidemark
 from support.recorded_jobs import BOOTED_MS, Job, files, topic
 from tidemark.api.listen import Listener
-from tidemark.api.query import Query, Writer
+from tidemark.api.query import FactsWriter, Query
 from tidemark.cli.explain import status
 from tidemark.cli.export import serve_metrics
 from tidemark.cli.local import logs
@@ -38,7 +38,7 @@ from tidemark.model.slas.sla_spec import load_usable
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import JobLaunch, Topology
 from tidemark.query.sql import Warehouse
-from tidemark.recorded.queries import (
+from tidemark.recorded_jobs.queries import (
     FILE,
     RecordedQuery,
     recorded_topologies,
@@ -235,7 +235,7 @@ def test_a_batch_that_another_operator_wrote_is_recorded_once(tmp_path: Path) ->
     job.batch(NOON, topic("orders", 0, 5))
     query = Query(Layout(tmp_path), "shop", "clean")
     batch = rows_of(BATCHES, [{"records_in": 9}], **query.same(1))
-    Writer(query, "board", wall_clock_ms).append({"batches": batch}, 1)
+    FactsWriter(query, "board", wall_clock_ms).append({"batches": batch}, 1)
     job.batch(NOON + SECOND, topic("orders", 5, 7))
     job.batch(NOON + 2 * SECOND, topic("orders", 7, 8))
     assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 9), (2, 1)]

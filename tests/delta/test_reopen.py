@@ -22,7 +22,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Journal
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 from tidemark.trace.record import Tracer
 from tidemark.why.walk import why
 
@@ -129,7 +129,7 @@ def test_a_trace_shows_that_a_late_record_was_taken_in_again(tmp_path: Path) -> 
     ask(play)
     play.batch(at_ms=ms(28))
     tracer = Tracer(play.topology, Layout(play.home), lambda source, partition, offsets: None)
-    results = [(r.operator, r.batch_id, r.outcome.value) for r in tracer.trace(RecordPlace("events", 0, 3)).results]
+    results = [(r.operator, r.batch_id, r.outcome.value) for r in tracer.trace(RecordPosition("events", 0, 3)).results]
     assert results == [("events", 2, "passed"), ("counts", 2, "late"), ("counts", 3, "emitted"), ("board", 3, "passed")]
 
 

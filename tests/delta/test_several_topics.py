@@ -12,7 +12,7 @@ from support.topologies import aggregate, operators, sink, source
 from tidemark.cli.repair.set_aside import dead_letters, with_kafka_partitions
 from tidemark.model.project.layout import Layout
 from tidemark.semantics.dead_letters import DeadLetterKind
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.stream.startup.unread import unread_ranges
 from tidemark.why.walk import why
 
@@ -29,7 +29,7 @@ COUNTED = 'name = "play"\n' + operators(
 
 def of_several(toml: str, home: Path) -> Play:
     play = Play(toml, home)
-    play.broker.places = (Place("a", 0), Place("b", 0), Place("b", 1))
+    play.broker.places = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("b", 1))
     return play
 
 

@@ -13,7 +13,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, Table
 from tidemark.query.inventory import inventory
-from tidemark.query.sql import Answer, Warehouse
+from tidemark.query.sql import QueryResult, Warehouse
 from tidemark.query.text_table import as_csv, as_json, format_table
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -135,7 +135,7 @@ def test_a_mistake_in_a_query_is_told_although_another_table_is_damaged(home: Pa
 
 def test_an_unwritten_table_has_its_columns_and_no_rows(tmp_path: Path) -> None:
     answer = Warehouse(tmp_path / "nowhere").ask("select * from batches")
-    assert answer == Answer(BATCHES.names, ())
+    assert answer == QueryResult(BATCHES.names, ())
 
 
 def test_a_column_that_a_table_lacks_is_null(home: Path) -> None:

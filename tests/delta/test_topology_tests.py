@@ -16,7 +16,7 @@ from support.command_line import tidemark
 from support.play import Play
 from tidemark.cli.project.init import init
 from tidemark.cli.project.test import run_file
-from tidemark.collecting import index_by_name
+from tidemark.selection import index_by_name
 from tidemark.testing.rows import rows_of_arrival
 
 PROJECT = Path(__file__).parents[2]

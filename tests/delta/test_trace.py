@@ -39,7 +39,7 @@ from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.tables import append, scan
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
-from tidemark.trace.outcomes import RecordOutcome, RecordPlace, RecordTrace
+from tidemark.trace.outcomes import RecordOutcome, RecordPosition, RecordTrace
 
 TOML = topology_of(
     {"level": "trace"},
@@ -74,7 +74,7 @@ class Played(Play):
     def __init__(self, home: Path, toml: str = TOML) -> None:
         super().__init__(toml, home)
         self.kept = KeptRecords(self)
-        self.traces: dict[RecordPlace, RecordTrace] = {}
+        self.traces: dict[RecordPosition, RecordTrace] = {}
 
     def event(self, at_s: float, id_: str | None, v: int, grp: str = "g") -> Row:
         return self.row("events", ms(at_s), id=id_, v=v, grp=grp)
@@ -83,7 +83,7 @@ class Played(Play):
         self.batch(self.kept.keep(*rows), at_ms=ms(at_s))
 
     def trace(self, offset: int) -> RecordTrace:
-        place = RecordPlace("events", 0, offset)
+        place = RecordPosition("events", 0, offset)
         if place not in self.traces:
             self.traces[place] = self.kept.tracer().trace(place)
         return self.traces[place]
@@ -182,7 +182,7 @@ def test_an_unread_record_says_how_far_the_stream_is(tmp_path: Path) -> None:
 def test_a_record_that_no_batch_saw_is_not_said_to_exist(played: Played) -> None:
     assert played.results(10) == [("events", None, "unknown")]
     assert played.reason(10, "events") == "batch 2, of 2014-05-13T12:01:36.000Z, found the partition's end at 10"
-    (result,) = played.kept.tracer().trace(RecordPlace("events", 7, 0)).results
+    (result,) = played.kept.tracer().trace(RecordPosition("events", 7, 0)).results
     assert (result.outcome, result.reason) == ("unknown", "the stream knows no partition 7; known: 0")
 
 
@@ -268,7 +268,7 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
     play.batch(kept.keep(event(101, 7, 0)), at_ms=ms(104))
     held = [row["source_offset"] for row in play.rows("state_changes") if row["kind"] == "held_record"]
     assert held == [2]
-    results = kept.tracer().trace(RecordPlace("events", 1, 2)).results
+    results = kept.tracer().trace(RecordPosition("events", 1, 2)).results
     outcomes = [(result.operator, result.outcome) for result in results]
     assert outcomes[0] == ("events", RecordOutcome.HELD)
     released = next(
@@ -334,7 +334,7 @@ def test_a_record_behind_a_stopped_broker_is_not_called_gone(
         "  events/0/5",
         f"not verified: 1 of these records cannot be read again (1 of events: {why})",
     ]
-    walked = tracer.trace(RecordPlace("events", 0, 0))
+    walked = tracer.trace(RecordPosition("events", 0, 0))
     assert (walked.timestamp_ms, walked.why_no_time) == (None, why)
     # The batch of the hop began 1 s after the clock of the one before, which is known without the record.
     assert [(times.sub_topology, times.waiting_ms) for times in walked.batches] == [("main", None), ("totals", 1_000)]
@@ -342,7 +342,7 @@ def test_a_record_behind_a_stopped_broker_is_not_called_gone(
     assert lines[0] == f"events/0/0: its time, and so how long it waited, is not known ({why})"
     assert ["main", "0", "-"] in [line.split()[:3] for line in lines]
     # Facts name no outcome of record 2 at the map: it was filtered out, or is another of the batch.
-    reasons = [each.reason for each in tracer.trace(RecordPlace("events", 0, 2)).results]
+    reasons = [each.reason for each in tracer.trace(RecordPosition("events", 0, 2)).results]
     assert reasons[-1].endswith(f": {why}")
     with pytest.raises(InvalidArgument, match=f"events: its records cannot be counted again: {why[:40]}"):
         reconcile(tracer, topics.ends, "events", start_ms=ms(0), end_ms=ms(3_600))
@@ -350,7 +350,7 @@ def test_a_record_behind_a_stopped_broker_is_not_called_gone(
 
 def test_another_source_is_refused_with_those_there_are(played: Played) -> None:
     with pytest.raises(InvalidArgument, match="no sources 'orders'; known: events"):
-        played.kept.tracer().trace(RecordPlace("orders", 0, 0))
+        played.kept.tracer().trace(RecordPosition("orders", 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_row_names_its_records_and_they_make_it(
 def test_the_time_that_a_record_of_a_file_waited_is_unknown(tmp_path: Path) -> None:
     play = Play(orders_in_files("play", "orders/*.json"), tmp_path)
     play.batch([play.row("orders", ms(0), id="a")], at_ms=ms(5))
-    found = KeptRecords(play).tracer().trace(RecordPlace("orders", 0, 0))
+    found = KeptRecords(play).tracer().trace(RecordPosition("orders", 0, 0))
     assert found.document["why_no_time"] == "records of tables and files are not read again"
     assert [times["waiting_ms"] for times in found.document["batches"]] == [None]
 
@@ -417,7 +417,7 @@ def test_a_current_row_is_that_of_the_view_and_has_the_version_of_its_merge(tmp_
     assert trace_row(kept.tracer(), "board", "a").commit is NoVersion.NOT_MERGED
     waiting = trace_command.row_as_text(trace_row(kept.tracer(), "board", "a")).splitlines()
     assert waiting[1] == "batch 1, which is not merged into a version of the table yet"
-    of_record = kept.tracer().trace(RecordPlace("events", 0, 2))
+    of_record = kept.tracer().trace(RecordPosition("events", 0, 2))
     assert [(each.rows, each.commit) for each in of_record.visible] == [(1, NoVersion.NOT_MERGED)]
     assert trace_command.as_text(of_record).splitlines()[-1] == (
         "board: 1 row of batch 1, which is not merged into a version of the table yet"

@@ -31,7 +31,7 @@ from support.play import Play, Row, bad, ms
 from support.topologies import aggregate, join, map_of, repartition, sink, source, table, topology_of
 from support.traced import KeptRecords
 from tidemark.trace.lineage import trace_row
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 
 TOML = topology_of(
     prices=source("id string, price int", topic="prices", sub_topology="main", bound="2 s"),
@@ -158,7 +158,7 @@ class Drawn:
         self.messages: dict[Place, Message] = {}
         self._fields: dict[Place, Fields | str] = {}
         self._ends: Counter[tuple[str, int]] = Counter()
-        self.places: list[RecordPlace] = []
+        self.places: list[RecordPosition] = []
         self.kills, self._epoch = 0, 1
         batches, now_s = [], 100.0
         while len(self.places) < n:
@@ -213,7 +213,7 @@ class Drawn:
         self._ends[name, partition] += 1
         self.messages[place] = Message(place, b"k", b"")
         self._fields[place] = fields
-        self.places.append(RecordPlace(*place))
+        self.places.append(RecordPosition(*place))
         return row
 
     def _main(self) -> list[Operator]:
@@ -289,7 +289,7 @@ def _result(rows: list[Fields]) -> Fields:
     return {"n": len(rows), "v": sum(row["v"] for row in rows) if rows else None}
 
 
-def check_records(drawn: Drawn, places: Iterable[RecordPlace]) -> Counter[str]:
+def check_records(drawn: Drawn, places: Iterable[RecordPosition]) -> Counter[str]:
     """Compares each trace of *places*; counts the outcomes."""
     tracer, seen = drawn.kept.tracer(), Counter[str]()
     for place in places:

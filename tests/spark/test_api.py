@@ -32,7 +32,7 @@ from tidemark.control.folder import Control
 from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.semantics.change import Rule
 from tidemark.storage.files import Files
 from tidemark.stream.journal.entries import Journal

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import critical_path
 from support.small_disk import small_disk
 from support.unchanged_jobs import EXAMPLES, JOBS, MINUTE, Shop, wait_for
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 
 pytestmark = pytest.mark.long  # each runs jobs in Spark, 10 to 60 s; test_api.py has the short case
 

@@ -43,11 +43,11 @@ from support.oracle import Oracle
 from support.oracle import Row as OracleRow
 from support.oracle_parts import EmitOnChange, Message, Place, Reached, sum_in_state
 from support.recorded_facts import ages_and_sums
-from tidemark.collecting import present
 from tidemark.control.process import wait_until
 from tidemark.local import airflow
 from tidemark.local import broker as embedded
 from tidemark.model.topology import parse
+from tidemark.selection import present
 
 TOPICS = {FLIGHTS: 3, WEATHER: 1, "carrier_delays": 1}
 SPEED, SLOWLY = "14400", "200"

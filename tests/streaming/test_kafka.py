@@ -13,7 +13,8 @@ from pathlib import Path
 import fastavro
 import polars as pl
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from support.consumer_groups import group_offsets
@@ -28,7 +29,7 @@ from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Cluster
-from tidemark.semantics.progress import Place, StreamProgress
+from tidemark.semantics.progress import StreamProgress, TopicPartition
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
@@ -72,7 +73,7 @@ def outgoing(of: Sink, records: pl.DataFrame, *, batch_id: int = 7, epoch: int =
 
 def sent(address: str, topic: str, number: int) -> list[Message]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([KafkaTopicPartition(topic, 0, 0)])
     messages = consumer.consume(number, timeout=30)
     consumer.close()
     return messages
@@ -166,7 +167,7 @@ def test_looks_say_what_had_arrived_before_an_instant(broker: str) -> None:
 
 def test_a_group_takes_offsets_unless_it_has_members_or_there_is_no_topic(broker: str) -> None:
     writer = sender(broker, "grouped")
-    there, gone = Place("grouped", 0), Place("ungrouped", 3)
+    there, gone = TopicPartition("grouped", 0), TopicPartition("ungrouped", 3)
     wait_until(lambda: writer.write_group("of_lag", {DEFAULT: {there: 7}}) == [], "the group", 30)
     assert writer.write_group("of_lag", {DEFAULT: {there: 5, gone: 1}}) == [
         "topic ungrouped of kafka.default: Broker: Unknown topic or partition"
@@ -189,7 +190,7 @@ def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_pat
     sending.mark(sink("out", "marked"), NOON, idle=True)
     for number in (0, 1):
         consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "enable.auto.commit": False})
-        consumer.assign([TopicPartition("marked", number, 0)])
+        consumer.assign([KafkaTopicPartition("marked", number, 0)])
         (mark,) = consumer.consume(1, timeout=30)
         consumer.close()
         assert (mark.key(), mark.value()) == (None, None)

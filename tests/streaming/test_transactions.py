@@ -21,13 +21,13 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
 from tidemark.reports.documents.status import status_document
 from tidemark.sample.topic_sample import SampledCluster
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.transactions import TransactionWatch
 from tidemark.stream.read.beyond_spark import records_at
 from tidemark.stream.read.sources import kafka_options
 from tidemark.trace.counts import reconcile
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 from tidemark.trace.record import Tracer
 from tidemark.trace.topics import Topics
 from tidemark.why.walk import why
@@ -103,7 +103,12 @@ def test_a_broker_tells_the_last_stable_offset_and_open_transactions(stays_open:
     now_ms[0] += 10_000
     watch.look()
     (open_,) = watch.open
-    assert (open_.partition, open_.place, open_.stable_offset, open_.since_ms) == (1, Place(TOPIC, 1), 2, NOON_MS)
+    assert (open_.partition, open_.topic_partition, open_.stable_offset, open_.since_ms) == (
+        1,
+        TopicPartition(TOPIC, 1),
+        2,
+        NOON_MS,
+    )
 
 
 def test_a_sample_has_committed_records_alone(stays_open: Transactions, broker: str) -> None:
@@ -129,7 +134,7 @@ def test_one_setting_reads_uncommitted_records_everywhere(stays_open: Transactio
     assert client.open_transactions(source(), [0, 1]) == {}
     every = [(0, offset) for offset in (0, 1, 3, 4, 6, 7, 8)] + [(1, 0), (1, 2)]
     assert [(each.partition, each.offset) for each in SampledCluster(cluster).sample(TOPIC).records] == every
-    read = Topics({DEFAULT: cluster}, lambda source, partition: Place(source.topic or "", partition))
+    read = Topics({DEFAULT: cluster}, lambda source, partition: TopicPartition(source.topic or "", partition))
     assert read.ends(source(), []) == {0: (0, 10), 1: (0, 3)}
     rows = read(source(), 0, range(10))
     assert rows is not None
@@ -141,7 +146,7 @@ def test_one_setting_reads_uncommitted_records_everywhere(stays_open: Transactio
 
 
 def topics(broker: str) -> Topics:
-    return Topics({DEFAULT: Cluster(broker)}, lambda source, partition: Place(source.topic or "", partition))
+    return Topics({DEFAULT: Cluster(broker)}, lambda source, partition: TopicPartition(source.topic or "", partition))
 
 
 def test_offsets_without_a_record_have_their_reasons(stays_open: Transactions, broker: str) -> None:
@@ -172,7 +177,7 @@ def test_a_stream_reads_committed_records_alone(broker: str, tmp_path: Path, sha
         assert (first["records_in"], ends) == (3, {0: (10, 10), 1: (2, 2)})
         topology = load(tmp_path / "committed.toml")
         tracer = Tracer(topology, Layout(tmp_path / "warehouse"), topics(broker), topics(broker).aborted)
-        traced = [tracer.trace(RecordPlace("events", 0, offset)).results[0] for offset in (3, 6)]
+        traced = [tracer.trace(RecordPosition("events", 0, offset)).results[0] for offset in (3, 6)]
         assert [(result.outcome, result.reason) for result in traced] == [
             ("passed", ""),
             ("unread", "it is of an aborted transaction"),

@@ -52,7 +52,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.slas.sla_spec import load_usable
 from tidemark.model.topology import Topology, load
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.reports.outline import outline
 from tidemark.semantics.skew import Skew
 from tidemark.stream.driver.heartbeats import Heartbeats

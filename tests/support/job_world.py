@@ -14,7 +14,7 @@ from support.recorded_jobs import Job, topic
 from support.world import Fault, Sent
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 
 EVERY_S = 60
 """A record is sent, and a batch runs, this often."""

@@ -20,7 +20,6 @@ from deltalake import DeltaTable
 
 from support.quiet_broker import Row, Silence
 from support.views import table_or_view
-from tidemark.collecting import names_in
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -29,6 +28,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TASKS
 from tidemark.model.topology import EVERY, Topology, parse
+from tidemark.selection import names_in
 from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once

@@ -15,7 +15,7 @@ from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.partitioners import partitions_of
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.storage.files import frames
 from tidemark.stream.kafka.broker import RefusedRecord, SeveralTopics, TopicState
 from tidemark.stream.kafka.encoding import to_send
@@ -37,7 +37,7 @@ class Silence(TopicsInMemory):
         super().__init__({})
         self.partitions: int | Mapping[str, int] = partitions  # type: ignore[assignment]
         self.topic_ids: dict[str, str] = {}
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[TopicPartition, ...] = ()
         self.gone: set[str] = set()
         self.open: dict[int, int] = {}
         self.published: list[tuple[str, Row]] = []
@@ -57,9 +57,9 @@ class Silence(TopicsInMemory):
     def topic(self, source: Source) -> TopicState:
         name = source.topic or ""
         if source.reads_several:
-            existing = {n: place for n, place in enumerate(source.places) if place.topic not in self.gone}
+            existing = {n: place for n, place in enumerate(source.topic_partitions) if place.topic not in self.gone}
             ids = {number: self.topic_ids.get(place.topic) for number, place in existing.items()}
-            return SeveralTopics(None, len(source.places), ids)
+            return SeveralTopics(None, len(source.topic_partitions), ids)
         partitions = self.partitions if isinstance(self.partitions, int) else self.partitions[name]
         return TopicState(self.topic_ids.get(name), partitions)
 
@@ -74,7 +74,7 @@ class Silence(TopicsInMemory):
         """Where each partition ends, by topic."""
         ends: dict[str, dict[int, int]] = defaultdict(dict)
         for (topic, number), end in self._ends.items():
-            place = self.places[number] if self.places else Place(topic, number)
+            place = self.places[number] if self.places else TopicPartition(topic, number)
             if place.topic not in self.gone:
                 ends[place.topic][place.partition] = end
         return ends

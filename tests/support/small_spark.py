@@ -23,7 +23,7 @@ from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.stream.journal.checkpoint import NO_OFFSET, newest_commit, read_plan
 from tidemark.stream.run import follow_file
 from tidemark.stream.startup.source_list import ask_for_starts
@@ -58,14 +58,14 @@ class Topics(Silence):
         ends = self.ends(source.topic or "")
         return {number: (0, ends[number]) for number in partitions}
 
-    def starts(self, source: Source) -> dict[Place, int]:
+    def starts(self, source: Source) -> dict[TopicPartition, int]:
         """Returns where *source* begins, as the client of a broker does."""
         starts, topic = self.ends(source.topic or ""), source.topic or ""
         if isinstance(from_ms := source.starting_offsets, int):
             for number, records in enumerate(self.logs[topic]):
                 starts[number] = next((n for n, each in enumerate(records) if each.at_ms >= from_ms), starts[number])
         self.asked.setdefault(source.name, []).append(starts)
-        return {Place(topic, number): offset for number, offset in starts.items()}
+        return {TopicPartition(topic, number): offset for number, offset in starts.items()}
 
 
 class Read(NamedTuple):

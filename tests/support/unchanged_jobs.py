@@ -23,7 +23,7 @@ from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.topology import Topology
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.why.walk import why
 
 JOBS = Path(__file__).parents[1] / "spark" / "unchanged_jobs"

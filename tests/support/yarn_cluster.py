@@ -20,9 +20,9 @@ from xml.sax.saxutils import escape
 
 import pyspark
 
-from tidemark.collecting import omit
 from tidemark.control import process
 from tidemark.model.project.files import CHECKOUT
+from tidemark.selection import omit
 
 JARS = CHECKOUT / ".jars-yarn"
 SPARKS_JARS = Path(pyspark.__file__).parent / "jars"

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.api.progress import (
     BatchContext,
-    Look,
+    QueryLook,
     Reads,
     address_written,
     addresses_read,
@@ -82,7 +82,7 @@ def test_phases_follow_each_other_in_the_order_in_which_spark_goes_through_them(
     assert (again["looked_boot_ms"], again["phases"][0]["detail"]) == (None, "rest")
 
 
-LOOKS = [Look(0, 10_000, {("q:a", 0): 5, ("q:a", 1): 5}), Look(1, 20_000, {("q:a", 0): 9, ("q:a", 1): 7})]
+LOOKS = [QueryLook(0, 10_000, {("q:a", 0): 5, ("q:a", 1): 5}), QueryLook(1, 20_000, {("q:a", 0): 9, ("q:a", 1): 7})]
 UNREAD = {
     "missed by all": ({0: (9, 12), 1: (7, 7)}, 20_000, None),
     "left by the second": ({0: (5, 8), 1: (5, 6)}, 10_000, 1),

@@ -22,9 +22,9 @@ PACKAGES = {"tidemark": PACKAGE, "tidemark_airflow": PROJECT / "plugins" / "tide
 HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb", "deltalake", "numpy", "airflow"}
 """Packages that rules and models must not import."""
 ORDER = """
-    collecting safe_text errors clock bounded_http kernels graph semantics model.tables extensions model.settings
+    selection safe_text errors clock bounded_http kernels graph semantics model.tables extensions model.settings
     model.project model.kinds model kernels.columns kernels.aggregates kernels.reports kernels.sql kernels.updates
-    kernels.records kernels.formats storage storage.delta control recorded spark_session stream.journal
+    kernels.records kernels.formats storage storage.delta control recorded_jobs spark_session stream.journal
     stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas stream.read stream.decide
     stream.write stream.startup stream.shards query sample maintenance local demo tidemark_airflow dags allocator
     arrow testing account.owners model.measures model.slas stream facts facts.measures account reports sla.contracts

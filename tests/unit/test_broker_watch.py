@@ -158,7 +158,7 @@ def test_a_transaction_is_named_once_a_second_look_finds_it_where_it_was() -> No
         clock.sleep(10)
         broker.offsets = offsets
         watch.look()
-        return [(str(each.place), each.stable_offset, each.since_ms - NOON) for each in watch.open]
+        return [(str(each.topic_partition), each.stable_offset, each.since_ms - NOON) for each in watch.open]
 
     assert look({0: 5, 2: 9}) == []
     assert look({0: 5, 1: 7}) == [("orders/0", 5, 10_000)]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tidemark.collecting import names_in
 from tidemark.model.project.connections import CLUSTER, read_clusters
 from tidemark.model.project.registries import FORM, read_registries
 from tidemark.model.settings.declared_tables import Key
+from tidemark.selection import names_in
 
 TEXT = (Path(__file__).parents[2] / "docs" / "connections.md").read_text(encoding="utf-8")
 BLOCKS = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL)]

@@ -8,7 +8,7 @@ import pytest
 
 from support.topologies import map_of, source, topology_of
 from tidemark.model.topology import parse
-from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
+from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, TopicPartition
 from tidemark.stream.kafka import groups
 from tidemark.stream.kafka.groups import GroupOffsets, Offsets, offsets_by_cluster
 
@@ -21,7 +21,7 @@ class Cluster:
 
     def __init__(self, *reasons: str | None) -> None:
         self.reasons, self.written = [*reasons], list[tuple[str, Offsets]]()
-        self.offsets: Offsets = {"default": {Place("orders", 0): 2}}
+        self.offsets: Offsets = {"default": {TopicPartition("orders", 0): 2}}
         self.now_s = 0.0
 
     def write(self, group: str, offsets: Offsets) -> list[str]:
@@ -43,10 +43,10 @@ def test_the_same_offsets_are_written_again_after_an_hour() -> None:
     for at_s in (0, HOUR_S - 1, HOUR_S, HOUR_S + 1):
         cluster.now_s = at_s
         group.write()
-    assert cluster.written == [(GROUP, {"default": {Place("orders", 0): 2}})] * 2
-    cluster.offsets = {"default": {Place("orders", 0): 3}}
+    assert cluster.written == [(GROUP, {"default": {TopicPartition("orders", 0): 2}})] * 2
+    cluster.offsets = {"default": {TopicPartition("orders", 0): 3}}
     group.write()
-    assert cluster.written[2:] == [(GROUP, {"default": {Place("orders", 0): 3}})]
+    assert cluster.written[2:] == [(GROUP, {"default": {TopicPartition("orders", 0): 3}})]
 
 
 def test_each_reason_is_logged_once_until_a_write_succeeds(caplog: pytest.LogCaptureFixture) -> None:
@@ -74,9 +74,9 @@ def test_the_thread_writes_after_a_failure_and_a_last_time_at_the_end(monkeypatc
     group.wake()
     while not cluster.written:
         pass
-    cluster.offsets = {"default": {Place("orders", 0): 5}}
+    cluster.offsets = {"default": {TopicPartition("orders", 0): 5}}
     group.end()
-    assert [offsets["default"][Place("orders", 0)] for _, offsets in cluster.written] == [2, 5]
+    assert [offsets["default"][TopicPartition("orders", 0)] for _, offsets in cluster.written] == [2, 5]
 
 
 def test_without_a_group_nothing_is_written() -> None:
@@ -100,14 +100,14 @@ def test_each_cluster_gets_the_offsets_of_its_own_topics() -> None:
     )
     (sub,) = parse(tomllib.loads(text), file="play.toml").sub_topologies
 
-    def read(*offsets: int, **others: tuple[Place, ...]) -> InputProgress:
+    def read(*offsets: int, **others: tuple[TopicPartition, ...]) -> InputProgress:
         parts = {number: PartitionProgress(until_offset=offset) for number, offset in enumerate(offsets)}
         return InputProgress(partitions=parts, **others)
 
-    places = (Place("b", 0), Place("a", 0))
+    places = (TopicPartition("b", 0), TopicPartition("a", 0))
     inputs = {"orders": read(7, 0), "both": read(3, 4, places=places), "incoming": read(8)}
     assert offsets_by_cluster(sub, StreamProgress(inputs=inputs)) == {
-        "default": {Place("orders", 0): 7, Place("orders", 1): 0},
-        "eu": {Place("b", 0): 3, Place("a", 0): 4},
+        "default": {TopicPartition("orders", 0): 7, TopicPartition("orders", 1): 0},
+        "eu": {TopicPartition("b", 0): 3, TopicPartition("a", 0): 4},
     }
     assert offsets_by_cluster(sub, StreamProgress()) == {}

@@ -16,7 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.sql.columns_read import columns_read
 from tidemark.model import topology
 from tidemark.model.project.layout import Layout
-from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.recorded_jobs.queries import RecordedQuery, write_query
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")

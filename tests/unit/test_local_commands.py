@@ -31,7 +31,7 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.local.stack import dag_folders
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
-from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.recorded_jobs.queries import RecordedQuery, write_query
 
 CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 TOML = topology_of(

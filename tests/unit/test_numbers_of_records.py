@@ -11,7 +11,7 @@ import pytest
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.account.configured import holding_setting
 from tidemark.account.contract import owner_of_culprit
-from tidemark.account.counts import DAY_MS, HOUR_MS, Span
+from tidemark.account.counts import DAY_MS, HOUR_MS, TimeSpan
 from tidemark.account.explanation import Answer
 from tidemark.account.moves import can_move
 from tidemark.account.owners.registry import OWNERS
@@ -73,25 +73,25 @@ def test_what_usually_comes_is_that_of_the_same_hour_on_days_before():
     reads = of_days(4, dict.fromkeys(range(2, 5), 1))
     night_ms, noon_ms = 3 * DAY_MS + 3 * HOUR_MS, 3 * DAY_MS + 12 * HOUR_MS
     known = reads.filter(pl.col("finished_ms") <= noon_ms)
-    assert usual_number(known.filter(pl.col("finished_ms") <= night_ms), Span(night_ms, night_ms + 600_000)) == 10
-    assert usual_number(known, Span(noon_ms, noon_ms + 600_000)) == 100
+    assert usual_number(known.filter(pl.col("finished_ms") <= night_ms), TimeSpan(night_ms, night_ms + 600_000)) == 10
+    assert usual_number(known, TimeSpan(noon_ms, noon_ms + 600_000)) == 100
 
 
 def test_without_days_before_it_is_that_of_the_last_day():
     reads = of_days(1, {}).filter(pl.col("finished_ms") <= 6 * HOUR_MS)
-    assert usual_number(reads, Span(6 * HOUR_MS, 6 * HOUR_MS + 5 * MINUTE_MS)) == 50
+    assert usual_number(reads, TimeSpan(6 * HOUR_MS, 6 * HOUR_MS + 5 * MINUTE_MS)) == 50
 
 
 def test_a_time_longer_than_the_history_has_the_number_of_a_shorter_one_in_proportion():
     """In 30 minutes 10 records a minute came: so 1,200 are expected in two hours."""
     reads = of_days(1, {}).filter(pl.col("finished_ms") <= 30 * MINUTE_MS)
-    assert usual_number(reads, Span(30 * MINUTE_MS, 150 * MINUTE_MS)) == pytest.approx(1_200)
+    assert usual_number(reads, TimeSpan(30 * MINUTE_MS, 150 * MINUTE_MS)) == pytest.approx(1_200)
 
 
 def test_a_time_that_begins_between_batches_is_compared_with_such_times():
     """Records come every 10 s. The 66 s from 5 s after a batch on have seven batches, those from a batch on six."""
     times, n = np.arange(0, 300_000, 10_000), np.full(30, 3)
-    numbers = numbers_before(times, n, Span(295_000, 361_000))
+    numbers = numbers_before(times, n, TimeSpan(295_000, 361_000))
     assert {*numbers.tolist()} == {21}
 
 
@@ -100,7 +100,7 @@ def test_a_time_that_begins_between_batches_is_compared_with_such_times():
 )
 def test_without_history_nothing_is_usual(n):
     times = np.arange(len(n)) * 10_000
-    assert len(numbers_before(times, np.array(n, np.int64), Span(45_000, 65_000))) == 0
+    assert len(numbers_before(times, np.array(n, np.int64), TimeSpan(45_000, 65_000))) == 0
 
 
 def test_a_share_is_as_usual_within_three_standard_errors():

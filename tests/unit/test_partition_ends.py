@@ -10,11 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import omit, pick
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.reports.operator_tasks import measured_tasks, spark_tasks
 from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, PARTITION_BATCHES, Table
 from tidemark.reports.paths.physical_path import BatchClocks, last_partitions, partition_ends, passing_batches
+from tidemark.selection import omit, pick
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
 NOON_MS = 1_399_982_400_000

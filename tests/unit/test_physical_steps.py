@@ -11,13 +11,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tidemark.collecting import omit, pick
 from tidemark.facts.path_facts import described_window, physical_name, physical_path
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.reports.operator_tasks import spark_tasks
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_BATCHES, Table
 from tidemark.reports.paths.path_text import task_text
 from tidemark.reports.paths.physical_path import with_errors_of_tasks, with_tasks
+from tidemark.selection import omit, pick
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
 NOON_MS = 1_399_982_400_000

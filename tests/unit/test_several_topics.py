@@ -13,7 +13,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology, parse
-from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
+from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, TopicPartition
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.notes import as_json
 from tidemark.stream.kafka.broker import SeveralTopics
@@ -151,11 +151,11 @@ def test_numbers_follow_plans_then_topics_then_kafka():
     sub = shop('"[a-z]"').sub_topologies[0]
     ends, first = number_partitions(sub, {"m": {1: 4, 0: 3}, "q": {0: 5}}, StreamProgress())
     assert ends == {"[a-z]": {0: 3, 1: 4, 2: 5}}
-    assert first.inputs["events"].places == (Place("m", 0), Place("m", 1), Place("q", 0))
+    assert first.inputs["events"].places == (TopicPartition("m", 0), TopicPartition("m", 1), TopicPartition("q", 0))
     # A topic whose name comes first, and a new partition, come after those known; a deleted one keeps its number.
     ends, second = number_partitions(sub, {"m": {0: 6, 1: 4, 2: 1}, "a": {0: 0}}, first)
     assert ends == {"[a-z]": {0: 6, 1: 4, 3: 0, 4: 1}}
-    assert second.inputs["events"].places[3:] == (Place("a", 0), Place("m", 2))
+    assert second.inputs["events"].places[3:] == (TopicPartition("a", 0), TopicPartition("m", 2))
     assert number_partitions(sub, {"q": {0: 7}}, second) == ({"[a-z]": {2: 7}}, second)
     records = {"a": {(0, 9): "x"}, "m": {(2, 1): "y", (0, 5): "z"}}
     assert number_records(sub, records, second) == {"[a-z]": {(3, 9): "x", (4, 1): "y", (0, 5): "z"}}
@@ -179,13 +179,15 @@ def test_a_source_of_one_topic_keeps_plan_and_progress():
 
 def test_progress_of_several_topics_is_read_as_written():
     part = PartitionProgress(until_offset=3, topic_id="x", latest_offset=4)
-    was = StreamProgress(inputs={"events": InputProgress(partitions={1: part}, places=(Place("a", 0), Place("b", 2)))})
+    was = StreamProgress(
+        inputs={"events": InputProgress(partitions={1: part}, places=(TopicPartition("a", 0), TopicPartition("b", 2)))}
+    )
     assert msgspec.json.decode(as_json(was), type=StreamProgress) == was
 
 
 SEVERAL = replace(
     Source(name="events", topic="a, b", topics=("a", "b"), fields={}, timestamp_range_ms=(0, 1), bound_ms=0),
-    places=(Place("a", 0), Place("b", 3)),
+    topic_partitions=(TopicPartition("a", 0), TopicPartition("b", 3)),
 )
 
 

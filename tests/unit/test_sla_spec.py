@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from support.schemas import validator
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.measures.burn_rate import BURN_RATE
@@ -33,6 +32,7 @@ from tidemark.model.slas.sla_spec import (
     usable_slas,
 )
 from tidemark.model.tables.catalog import INCIDENTS
+from tidemark.selection import names_in
 from tidemark.semantics.incidents import Change, Damping
 from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Severity, ShareMaximums, Sla, Unit
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tidemark.collecting import outside
 from tidemark.errors import InvalidSpec
 from tidemark.local import broker
 from tidemark.model.project.spark_settings import (
@@ -19,6 +18,7 @@ from tidemark.model.project.spark_settings import (
     read_spark,
     settings,
 )
+from tidemark.selection import outside
 
 PROJECT = Path(__file__).parents[2]
 

@@ -36,7 +36,7 @@ OF_BATCHES_MS = DAY_MS
 
 
 @dataclass(frozen=True)
-class Span:
+class TimeSpan:
     """A time that starts after `since_ms` (excluded) and ends with `until_ms` (included), epoch ms."""
 
     since_ms: int
@@ -50,7 +50,7 @@ class Span:
     def share_until(self, at_ms: int) -> float:
         """Returns the share of the time that lies before *at_ms*, 0 to 1.
 
-        >>> Span(100, 200).share_until(175), Span(100, 200).share_until(50), Span(100, 100).share_until(175)
+        >>> TimeSpan(100, 200).share_until(175), TimeSpan(100, 200).share_until(50), TimeSpan(100, 100).share_until(175)
         (0.75, 0.0, 0.0)
         """
         return min(1.0, max(0, at_ms - self.since_ms) / self.length_ms) if self.length_ms else 0.0

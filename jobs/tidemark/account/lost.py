@@ -14,7 +14,7 @@ from typing import Self, assert_never
 
 import polars as pl
 
-from tidemark.account.counts import Counts, Span, read_of_hop
+from tidemark.account.counts import Counts, TimeSpan, read_of_hop
 from tidemark.account.explanation import Became, Leaf
 from tidemark.account.now import looks_no_more_after_ms
 from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large, partition_name
@@ -49,7 +49,7 @@ class Lost:
     stream.
     """
 
-    def __init__(self, tables: AccountTables, spans: Mapping[str, Span], at_ms: int) -> None:
+    def __init__(self, tables: AccountTables, spans: Mapping[str, TimeSpan], at_ms: int) -> None:
         self._tables, self._topology, self._spans, self._at_ms = tables, tables.topology, spans, at_ms
         # Each source of a stream, and each of its partitions, asks the same.
         self._stopped = cache(self._find_stop)
@@ -61,7 +61,7 @@ class Lost:
         """Whether earlier reads say how many records usually come in times as long as those that are judged."""
         return any(self._has_history(name, span) for name, span in self._spans.items())
 
-    def _has_history(self, stream: str, span: Span) -> bool:
+    def _has_history(self, stream: str, span: TimeSpan) -> bool:
         read = self.counts.reads.filter(pl.col("sub_topology") == stream)
         return len(numbers_before(read["finished_ms"].to_numpy(), read["n"].to_numpy(), span)) > 0
 
@@ -221,7 +221,7 @@ class _UsualReads:
     instant is usual, however long ago it was.
     """
 
-    def __init__(self, reads: pl.DataFrame, span: Span, seen_ms: int | None) -> None:
+    def __init__(self, reads: pl.DataFrame, span: TimeSpan, seen_ms: int | None) -> None:
         is_before = pl.col("finished_ms") <= span.since_ms
         looks = reads.drop_nulls("unread")
         more_unread = int(looks["unread"].tail(1).sum()) - int(looks.filter(is_before)["unread"].tail(1).sum())
@@ -252,4 +252,4 @@ class _UsualReads:
     def _usual(self, length_ms: int) -> float:
         if length_ms <= 0:
             return 0
-        return usual_number(self._reads, Span(self.since_ms, self.since_ms + length_ms)) or 0
+        return usual_number(self._reads, TimeSpan(self.since_ms, self.since_ms + length_ms)) or 0

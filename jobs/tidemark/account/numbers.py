@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from tidemark.account.counts import Counts, Span, finished_ms_of, first_finished_ms, newest_result, read_of_hop
+from tidemark.account.counts import Counts, TimeSpan, finished_ms_of, first_finished_ms, newest_result, read_of_hop
 from tidemark.account.explanation import LEAST_SHARE, Answer, Became, Explanation
 from tidemark.account.lost import Lost
 from tidemark.account.moves import can_move
@@ -94,9 +94,9 @@ def _explain_number(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explana
     return _explained(found, lost.before(spec.subject), spec.measure)
 
 
-def _measured_span(spec: SlaSpec, at_ms: int) -> Span:
+def _measured_span(spec: SlaSpec, at_ms: int) -> TimeSpan:
     """Returns the time over which a check at *at_ms* measures *spec*; a batch that finishes at *at_ms* is after it."""
-    return Span(at_ms - spec.over_ms - 1, at_ms - 1)
+    return TimeSpan(at_ms - spec.over_ms - 1, at_ms - 1)
 
 
 def _streams(topology: Topology) -> list[str]:
@@ -111,7 +111,7 @@ def _writers(topology: Topology, table: str) -> list[str]:
     return [o.name for o in topology.operators.values() if o.emission and o.name not in looked_up]
 
 
-def _since_newest_row(tables: AccountTables, writers: Iterable[str], at_ms: int) -> dict[str, Span]:
+def _since_newest_row(tables: AccountTables, writers: Iterable[str], at_ms: int) -> dict[str, TimeSpan]:
     """Returns for each stream the time since the newest batch whose records led to a row of *writers*.
 
     Without any row it is all the time since the first batch. Behind a hop, the batch of the writer counts that the
@@ -121,7 +121,7 @@ def _since_newest_row(tables: AccountTables, writers: Iterable[str], at_ms: int)
     newest = newest_result(scan, [*writers], at_ms=at_ms)
     if newest is None:
         first_ms = first_finished_ms(scan)
-        return dict.fromkeys(_streams(topology), Span(at_ms if first_ms is None else first_ms - 1, at_ms))
+        return dict.fromkeys(_streams(topology), TimeSpan(at_ms if first_ms is None else first_ms - 1, at_ms))
     batches, since = dict([newest]), {newest[0]: finished_ms_of(scan, *newest) or at_ms}
     for sub in reversed(topology.sub_topologies):
         for hop in sub.hops_read if sub.name in batches else ():
@@ -130,7 +130,7 @@ def _since_newest_row(tables: AccountTables, writers: Iterable[str], at_ms: int)
                 batches[hop.upstream] = until - 1
                 since[hop.upstream] = finished_ms_of(scan, hop.upstream, until - 1) or since[sub.name]
     first_ms = min(since.values())
-    return {name: Span(since.get(name, first_ms), at_ms) for name in _streams(topology)}
+    return {name: TimeSpan(since.get(name, first_ms), at_ms) for name in _streams(topology)}
 
 
 def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> Explanation:

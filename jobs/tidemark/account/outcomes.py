@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from tidemark.account.configured import holding_setting
-from tidemark.account.counts import BATCH, Counts, Span
+from tidemark.account.counts import BATCH, Counts, TimeSpan
 from tidemark.account.explanation import LEAST_SHARE, Became, Leaf
 from tidemark.account.owners.key import KEY
 from tidemark.account.owners.max_drift import MAX_DRIFT
@@ -75,13 +75,13 @@ class OutcomesOf:
         now: how many records came and what became of them in the span, by column of `operator_batches`.
     """
 
-    def __init__(self, topology: Topology, counts: Counts, operator: Operator, span: Span) -> None:
+    def __init__(self, topology: Topology, counts: Counts, operator: Operator, span: TimeSpan) -> None:
         self._topology, self._counts, self._operator, self._span = topology, counts, operator, span
-        self._before = Span(span.since_ms - DAY_MS, span.since_ms)
+        self._before = TimeSpan(span.since_ms - DAY_MS, span.since_ms)
         self._rows = counts.outcomes.filter(pl.col("operator") == operator.name)
         self.now, self._usual = self._sums(span), self._sums(self._before)
 
-    def _sums(self, span: Span) -> Mapping[str, int]:
+    def _sums(self, span: TimeSpan) -> Mapping[str, int]:
         rows = self._rows.filter(span.holds())
         return {name: int(rows[name].sum()) for name in (*CAME_IN, *BECAME)}
 

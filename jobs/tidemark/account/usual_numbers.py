@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tidemark.account.counts import HOUR_MS, Span
+from tidemark.account.counts import HOUR_MS, TimeSpan
 from tidemark.model.settings.retention import DAY_MS
 
 AS_USUAL = 1.5
@@ -29,7 +29,7 @@ def is_usual(share: float, usual: float, n: int, *, times: float = 1) -> bool:
     return share <= max(times * usual, usual + ERRORS * math.sqrt(usual * (1 - usual) / n))
 
 
-def numbers_before(finished_ms: Numbers, n: Numbers, span: Span) -> Numbers:
+def numbers_before(finished_ms: Numbers, n: Numbers, span: TimeSpan) -> Numbers:
     """Returns how many records came in earlier times of the same length as *span*.
 
     Batches finished at *finished_ms*, in order, and read *n* records each. To compare like with like, an earlier time
@@ -38,7 +38,7 @@ def numbers_before(finished_ms: Numbers, n: Numbers, span: Span) -> Numbers:
     fewer than ENOUGH, the answer is empty.
 
     >>> times, n = np.arange(0, 100, 10), np.full(10, 3)  # three records every 10 ms
-    >>> numbers_before(times, n, Span(95, 130)).tolist()
+    >>> numbers_before(times, n, TimeSpan(95, 130)).tolist()
     [12, 12, 12, 12, 12, 12]
     """
     none = np.zeros(0, np.int64)
@@ -62,7 +62,7 @@ def numbers_before(finished_ms: Numbers, n: Numbers, span: Span) -> Numbers:
     return none
 
 
-def usual_number(rows: pl.DataFrame, span: Span) -> float | None:
+def usual_number(rows: pl.DataFrame, span: TimeSpan) -> float | None:
     """Returns how many records usually come in a time of the length of *span*; None without a history.
 
     *rows* are batches in order, with `finished_ms` and the number of records `n`. If the history is too short for that
@@ -72,7 +72,7 @@ def usual_number(rows: pl.DataFrame, span: Span) -> float | None:
     known_ms = span.since_ms - int(times[0]) if len(times) else 0
     length_ms = span.length_ms
     while length_ms > 0:
-        found = numbers_before(times, n, Span(span.since_ms, span.since_ms + length_ms))
+        found = numbers_before(times, n, TimeSpan(span.since_ms, span.since_ms + length_ms))
         if len(found):
             return float(np.median(found)) * span.length_ms / length_ms
         length_ms = min(length_ms, known_ms) // 2

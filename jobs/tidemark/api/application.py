@@ -37,7 +37,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
 from tidemark.model.project.layout import Layout, folder_name, usable
 from tidemark.model.topology import JobLaunch
-from tidemark.recorded.queries import write_launch
+from tidemark.recorded_jobs.queries import write_launch
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease

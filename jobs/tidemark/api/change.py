@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.api.query import (
+    FactsWriter,
     Query,
-    Writer,
     as_arrow,
     as_rows,
     hand_over,
@@ -137,8 +137,8 @@ class State:
             rows = rows_of(OPERATOR_BATCHES, [row], **self._query.same(batch_id))
             self._writer.append({OPERATOR_BATCHES.name: rows}, batch_id)
 
-    def _new_writer(self) -> Writer:
-        return Writer(self._query, self._operator, wall_clock_ms)
+    def _new_writer(self) -> FactsWriter:
+        return FactsWriter(self._query, self._operator, wall_clock_ms)
 
     def _load(self, batch_id: int) -> pl.DataFrame | None:
         """Rebuilds the state before the batch *batch_id*.

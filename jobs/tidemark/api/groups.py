@@ -18,7 +18,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from tidemark.api.progress import partitions_of
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 
 log = logging.getLogger("tidemark.api")
 
@@ -44,8 +44,8 @@ class QueryGroup:
     def __init__(self, jvm: Any, group: str, plan: Any, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._jvm, self._group, self._plan, self._clock_s = jvm, group, plan, clock_s
         # Sources of the query are known by their number in Spark's plan.
-        self._ends: dict[int, dict[Place, int]] = {}
-        self._written: dict[int, dict[Place, int]] = {}
+        self._ends: dict[int, dict[TopicPartition, int]] = {}
+        self._written: dict[int, dict[TopicPartition, int]] = {}
         self._written_s = clock_s()
         self._clients: dict[int, Any] = {}
         self._answers: dict[int, Any] = {}
@@ -53,11 +53,11 @@ class QueryGroup:
 
     def note(self, progress: Mapping[str, Any]) -> None:
         """Notes the offsets up to which the batch of *progress* has read; `write` writes them."""
-        ends: dict[int, dict[Place, int]] = {}
-        lowest: dict[Place, int] = {}
+        ends: dict[int, dict[TopicPartition, int]] = {}
+        lowest: dict[TopicPartition, int] = {}
         for number, source in enumerate(progress["sources"]):
             for offsets in partitions_of(source):
-                partition, end = Place(offsets["source"], offsets["partition"]), offsets["until_offset"]
+                partition, end = TopicPartition(offsets["source"], offsets["partition"]), offsets["until_offset"]
                 ends.setdefault(number, {})[partition] = end
                 # Two sources of a query may read one topic: the slower one says what is left to read.
                 lowest[partition] = min(end, lowest.get(partition, end))
@@ -92,7 +92,7 @@ class QueryGroup:
         for client in self._clients.values():
             client.close(self._jvm.java.time.Duration.ZERO)
 
-    def _send(self, number: int, ends: Mapping[Place, int]) -> Any:
+    def _send(self, number: int, ends: Mapping[TopicPartition, int]) -> Any:
         """Sends the offsets *ends* of the source *number* to the broker; returns the future of the answer."""
         if number not in self._clients:
             settings = self._plan.sources().distinct().apply(number).kafkaOffsetReader().driverKafkaParams()

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidemark.api.groups import QueryGroup
 from tidemark.api.progress import (
     BatchContext,
-    Look,
+    QueryLook,
     Reads,
     address_written,
     addresses_read,
@@ -53,16 +53,16 @@ from tidemark.api.progress import (
     watermark_ms,
     window_rows,
 )
-from tidemark.api.query import Query, Writer, is_written_about
+from tidemark.api.query import FactsWriter, Query, is_written_about
 from tidemark.clock import to_boot_ms, wall_clock_ms
-from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout, folder_name
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, OPERATOR_WINDOWS, PARTITION_BATCHES, TABLES
 from tidemark.model.topology import WINDOW_OF_JOBS_MS, consumer_group
-from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
+from tidemark.recorded_jobs.queries import FILE, RecordedQuery, read_query, write_query
+from tidemark.selection import present
 from tidemark.storage.location import location
 from tidemark.storage.locks import ForeignOwner
 
@@ -376,7 +376,7 @@ class QueryRecord:
         self._on_disk: RecordedQuery | None = None
         self._has_changed = False
         self._plan: Any = None
-        self._writer: Writer | None = None
+        self._writer: FactsWriter | None = None
         self._reports: deque[_Waiting] = deque(maxlen=MOST_WAITING)
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._read_before: dict[str, int] = {}
@@ -384,7 +384,7 @@ class QueryRecord:
         self._oldest_ms: int | None = None
         self._first_batch: int | None = None
         self._ended_ms: int | None = None
-        self._looks: deque[Look] = deque(maxlen=MOST_LOOKS)
+        self._looks: deque[QueryLook] = deque(maxlen=MOST_LOOKS)
         self._ends: dict[tuple[str, int], int] = {}
 
     @property
@@ -414,7 +414,7 @@ class QueryRecord:
         if not self._reports:  # while reports wait it is not known what was read before
             if self._looks and self._looks[-1].batch_id is None:
                 self._looks.pop()
-            self._looks.append(Look(None, at_ms, dict(self._ends)))
+            self._looks.append(QueryLook(None, at_ms, dict(self._ends)))
 
     def _catch_up(self) -> None:
         while self._reports:
@@ -439,7 +439,7 @@ class QueryRecord:
             OSError: the warehouse cannot be read.
         """
         self._write()
-        writer, before, query_id = Writer(self._query, "listener", wall_clock_ms), None, spark["id"]
+        writer, before, query_id = FactsWriter(self._query, "listener", wall_clock_ms), None, spark["id"]
         try:
             before = read_query(self._query.control / FILE)
         except InvalidSpec as error:
@@ -537,7 +537,7 @@ class QueryRecord:
                 for read in reads.partitions
                 if read["latest_offset"] is not None
             }
-            self._looks.append(Look(context.batch_id, at_ms, saw))
+            self._looks.append(QueryLook(context.batch_id, at_ms, saw))
         # Later batches read nothing that this look saw, so older looks say nothing more about them.
         last = max((n for n, look in enumerate(self._looks) if _is_read(look, self._ends)), default=0)
         for _ in range(last):
@@ -585,7 +585,7 @@ class QueryRecord:
         self._has_changed = self._description != self._on_disk
 
 
-def _is_read(look: Look, ends: Mapping[tuple[str, int], int]) -> bool:
+def _is_read(look: QueryLook, ends: Mapping[tuple[str, int], int]) -> bool:
     """Returns True if every record that *look* saw has been read.
 
     *ends* has, by source and partition, the offset up to which was read; *look* saw all of these partitions.

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from tidemark.api.listen import is_listened_to
 from tidemark.api.query import (
+    FactsWriter,
     Query,
-    Writer,
     as_arrow,
     counted_by_changed,
     kept,
@@ -113,7 +113,7 @@ class _Meter:
 
     def __init__(self, query: Query, operator: str, timestamp: str, partition: str | None, clock: Clock) -> None:
         self._query, self._operator, self._timestamp, self._partition = query, operator, timestamp, partition
-        self._writer = Writer(query, operator, clock)
+        self._writer = FactsWriter(query, operator, clock)
         write_about(query, operator)
 
     def record(

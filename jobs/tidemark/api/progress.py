@@ -14,13 +14,13 @@ from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.selection import present
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.segments import SegmentOwner
 
@@ -107,7 +107,7 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Look(NamedTuple):
+class QueryLook(NamedTuple):
     """A look of a query for new records.
 
     Attributes:
@@ -254,7 +254,7 @@ def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_bef
 
 
 def record_rows(
-    progress: Mapping[str, Any], reads: Reads, context: BatchContext, looks: Sequence[Look]
+    progress: Mapping[str, Any], reads: Reads, context: BatchContext, looks: Sequence[QueryLook]
 ) -> list[dict[str, Any]]:
     """Returns the rows of `partition_batches.reads` of a batch: its earliest and its latest record.
 
@@ -308,7 +308,7 @@ def _earliest_and_latest(progress: Mapping[str, Any]) -> list[int]:
     return [*dict.fromkeys(present(event_ms(progress, which) for which in ("min", "max")))]
 
 
-def _seen_by(partitions: Iterable[Mapping[str, Any]], looks: Sequence[Look]) -> tuple[int | None, int | None]:
+def _seen_by(partitions: Iterable[Mapping[str, Any]], looks: Sequence[QueryLook]) -> tuple[int | None, int | None]:
     """Returns between which looks the records of a batch arrived.
 
     The first value is when the last look ended that saw none of them, boot clock. The second is the first batch whose

@@ -116,7 +116,7 @@ def hand_over(query: Query, operator: str, counts: Mapping[str, int]) -> bool:
     return True
 
 
-class Writer:
+class FactsWriter:
     """Appends rows about batches of *query*, each batch once per table, however often that is tried.
 
     Operators share the tables of their query, so each commit carries the name of its *operator*. The table `batches`

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.api.query import Query, Writer, as_arrow, replaced
+from tidemark.api.query import FactsWriter, Query, as_arrow, replaced
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
 from tidemark.kernels.columns.placement import shard_of
@@ -255,8 +255,8 @@ class ShardedState:
         remove_unnamed(self._states.control, entry.notes.states, check_lease=lambda: None)
         return entry.notes.judgement.counts
 
-    def _writer(self) -> Writer:
-        return Writer(self._query, self._operator, wall_clock_ms)
+    def _writer(self) -> FactsWriter:
+        return FactsWriter(self._query, self._operator, wall_clock_ms)
 
     def _forget_before(self, batch_id: int) -> None:
         """Removes the files with row ids of suppressed updates of earlier batches."""

@@ -110,7 +110,7 @@ FILES = (
     ControlFile("failed_batch.json", "the driver", "how many ended in one way with one batch, and records to skip"),
     ControlFile("lineage.json", "`serve-metrics --lineage`, `publish lineage --runs`", "the last event that was sent"),
     ControlFile("schemas.json", "the driver", "schemas of a registry, by their ids"),
-    ControlFile("query.json", "a listener in a team's own job", "the query that the job runs (`recorded/`)"),
+    ControlFile("query.json", "a listener in a team's own job", "the query that the job runs (`recorded_jobs/`)"),
     ControlFile("job.json", "a listener in a team's own job", "the last launch of the job"),
     ControlFile(
         "time_resets.json",

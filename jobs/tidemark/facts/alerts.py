@@ -10,10 +10,10 @@ from datetime import datetime
 from itertools import chain
 from operator import itemgetter
 
-from tidemark.collecting import in_order_of
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.incidents import known_incidents
 from tidemark.model.settings.intervals import utc
+from tidemark.selection import in_order_of
 from tidemark.semantics.sla import Severity, Verdict
 
 OPEN_ALERTS = """

@@ -14,7 +14,6 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import pick
 from tidemark.control.folder import Control, Heartbeat, StreamState, store_of
 from tidemark.control.liveness import completed, sign_of
 from tidemark.errors import UnreadableFile
@@ -24,6 +23,7 @@ from tidemark.kernels.reports.restarts import Restart, restarts, with_unread
 from tidemark.model.settings.intervals import epoch_ms, utc
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology
+from tidemark.selection import pick
 from tidemark.semantics.liveness import (
     WITHOUT_BEATS_MS,
     WORKS,
@@ -36,7 +36,7 @@ from tidemark.semantics.liveness import (
     liveness,
 )
 from tidemark.semantics.open_transactions import OpenTransaction
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.semantics.segments import is_pause
 
 _LOAD = (
@@ -420,7 +420,7 @@ def _open_transactions(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
             OpenTransaction(
                 source=row["source"],
                 partition=row["partition"],
-                place=Place(topic, int(number)),
+                topic_partition=TopicPartition(topic, int(number)),
                 stable_offset=row["stable_offset"],
                 since_ms=epoch_ms(row["found_at"]),
             )

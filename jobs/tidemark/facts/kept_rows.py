@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import polars as pl
 from deltalake import DeltaTable
 
-from tidemark.collecting import omit, within
 from tidemark.facts.fact_tables import Opener
 from tidemark.facts.heartbeat_facts import BEAT_COLUMNS
 from tidemark.facts.read_facts import PLACE
@@ -41,6 +40,7 @@ from tidemark.model.tables.catalog import (
     TABLES,
     Table,
 )
+from tidemark.selection import omit, within
 from tidemark.storage.delta.datasets import dataset_of, rows_of_files
 from tidemark.storage.delta.snapshots import NO_TABLE, LogFile, ReadLog, log_file, read_log
 from tidemark.storage.object_path import ObjectPath

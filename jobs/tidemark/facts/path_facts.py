@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import epoch_ms, iso
+from tidemark.selection import omit
 from tidemark.semantics.critical_path import FINISHED_MS, STANDS_STILL, LatencyState, Path, PathStep, path_to
 from tidemark.semantics.segments import SegmentOwner
 

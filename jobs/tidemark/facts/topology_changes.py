@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from tidemark.collecting import omit
 from tidemark.facts.answers import Row, Tables
 from tidemark.graph import reached
 from tidemark.model.settings.intervals import Interval, epoch_ms, iso, utc
 from tidemark.model.settings.retention import WEEK_MS
 from tidemark.model.topology import Topology
+from tidemark.selection import omit
 
 COMPARED_MS = WEEK_MS
 """Reports compare with at most this much time before, ms, so a change in that time concerns them, too."""

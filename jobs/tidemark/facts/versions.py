@@ -25,14 +25,14 @@ class NoVersion(StrEnum):
     NOT_IN_LOG = "not_in_log"
 
 
-class Commit(NamedTuple):
+class CommittedVersion(NamedTuple):
     """A version of a Delta table, and when it was committed (epoch ms)."""
 
     version: int
     at_ms: int
 
 
-def version_fields(commit: Commit | NoVersion) -> dict[str, Any]:
+def version_fields(commit: CommittedVersion | NoVersion) -> dict[str, Any]:
     """Returns the fields `version` and `no_version` (why there is none) for JSON."""
     if isinstance(commit, NoVersion):
         return {"version": None, "no_version": commit.value}
@@ -64,7 +64,7 @@ def newest_version(path: Path) -> int:
     return max(versions_in_log(path), default=-1)
 
 
-def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | NoVersion:
+def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> CommittedVersion | NoVersion:
     """Returns the first commit of the table *name* that has the rows of a batch, or why none can be named.
 
     It is the first commit whose transaction is that batch or a later one: a merge takes several batches at once, and
@@ -91,7 +91,7 @@ def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | N
         batch = _batch(table, version, app_id)
         if batch is not None and batch[0] >= batch_id:
             is_first = batch[0] == batch_id or _is_known_before(table, version, app_id)
-            return Commit(version, batch[1]) if is_first else NoVersion.NOT_IN_LOG
+            return CommittedVersion(version, batch[1]) if is_first else NoVersion.NOT_IN_LOG
     return NoVersion.NOT_IN_LOG
 
 

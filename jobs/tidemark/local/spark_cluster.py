@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.bounded_http import NoAnswer, ask
-from tidemark.collecting import omit
 from tidemark.control import process
 from tidemark.control.private_file import write_private
 from tidemark.control.process import Process
 from tidemark.control.spark_files import with_spark_folder
+from tidemark.selection import omit
 
 HOST = "127.0.0.1"
 MASTER = "master"

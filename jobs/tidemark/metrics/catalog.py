@@ -12,8 +12,8 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tidemark.collecting import index_by_name
 from tidemark.extensions import OpenList
+from tidemark.selection import index_by_name
 
 if TYPE_CHECKING:
     import polars as pl

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from tidemark.collecting import in_order_of, omit
 from tidemark.errors import InvalidSpec
 from tidemark.graph import cycle_in, in_order, inverted, reached
 from tidemark.model.kinds.operator import Mistake, Operator
@@ -12,6 +11,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import HEARTBEATS
 from tidemark.model.settings.value_types import suggestion_of
 from tidemark.model.settings.window_columns import WindowColumns
+from tidemark.selection import in_order_of, omit
 from tidemark.semantics.strategy import Strategy
 
 

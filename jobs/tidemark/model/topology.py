@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.graph import cycle_in, inverted, reached
 from tidemark.model import topology_keys
@@ -49,6 +48,7 @@ from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
 from tidemark.model.topology_keys import MAX_HELD, OPERATORS, SPARK
+from tidemark.selection import index_by_name, names_in, outside
 from tidemark.semantics.strategy import Strategy
 
 T = TypeVar("T")

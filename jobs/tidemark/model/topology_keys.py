@@ -238,7 +238,7 @@ FORM = TableForm(
 """A topology file."""
 
 
-class Settings(TypedDict):
+class TopologySettings(TypedDict):
     """Fields of `Topology`, by name."""
 
     name: str
@@ -259,7 +259,7 @@ class Settings(TypedDict):
     driver: str | None
 
 
-def settings_of(values: Values) -> Settings:
+def settings_of(values: Values) -> TopologySettings:
     """Returns what a file of FORM says, but for its operators, Spark and connections."""
     return {
         "name": values[NAME],

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple
 
-from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import (
@@ -31,6 +30,7 @@ from tidemark.model.settings.intervals import INSTANT, epoch_ms, instant_ms
 from tidemark.model.settings.lengths import DURATION, duration_ms
 from tidemark.model.settings.value_types import ValueType, refuse
 from tidemark.model.tables import catalog
+from tidemark.selection import outside
 
 START = "2026-01-01T00:00:00Z"
 DEAD_LETTERS = catalog.DEAD_LETTERS.name
@@ -284,7 +284,7 @@ class GivenRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrival:
+class GivenRecords:
     """Records for *source*, at *place* of the file.
 
     They arrive at *at_ms*, epoch ms; None: at their newest time.
@@ -322,7 +322,7 @@ class TopologyTest:
     name: str
     start_ms: int
     until_ms: int | None
-    arrivals: Sequence[Arrival]
+    arrivals: Sequence[GivenRecords]
     tables: Mapping[str, Sequence[Row]]
     expected: Sequence[Expectation]
 
@@ -368,7 +368,7 @@ def _test(file: str, test: Values) -> TopologyTest:
     )
 
 
-def _arrival(given: Values, start_ms: int) -> Arrival:
+def _arrival(given: Values, start_ms: int) -> GivenRecords:
     records = [
         GivenRecord(
             timestamp_ms=_ms(record[TIMESTAMP], start_ms),
@@ -379,7 +379,7 @@ def _arrival(given: Values, start_ms: int) -> Arrival:
         )
         for record in given[RECORDS]
     ]
-    return Arrival(place=given.at, source=given[SOURCE], at_ms=_ms(given[AT], start_ms), records=records)
+    return GivenRecords(place=given.at, source=given[SOURCE], at_ms=_ms(given[AT], start_ms), records=records)
 
 
 def in_json(value: object) -> str:

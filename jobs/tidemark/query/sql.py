@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
 from tidemark.query.stored_tables import StoredTables
 from tidemark.query.views import View, named_in, views
+from tidemark.selection import names_in, outside
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
@@ -83,7 +83,7 @@ Decimals have the same name in both; types with parts are made of these.
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """The result of a query: column names, and rows of Python values."""
 
     columns: tuple[str, ...]
@@ -149,7 +149,7 @@ class Warehouse:
     def _connection(self) -> duckdb.DuckDBPyConnection:
         return _connect(self._home, self._memory)
 
-    def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
+    def ask(self, text: str, parameters: Sequence[Any] = ()) -> QueryResult:
         """Returns the answer to the query *text*.
 
         Raises:
@@ -168,7 +168,7 @@ class Warehouse:
             with naming_damage(lambda: self._paths_in(text)):
                 raise
 
-    def _ask(self, text: str, parameters: Sequence[Any]) -> Answer:
+    def _ask(self, text: str, parameters: Sequence[Any]) -> QueryResult:
         try:
             read_only.check(self._connection, text, self._selects)
             if (topology := self._asked_topology(text)) is not None:
@@ -184,7 +184,7 @@ class Warehouse:
             self._open(text)
             result = self._connection.execute(text, list(parameters))
             columns = tuple(column[0] for column in result.description or ())
-            return Answer(columns, tuple(result.fetchall()))
+            return QueryResult(columns, tuple(result.fetchall()))
         except duckdb.CatalogException as error:
             msg = f"{error}\nTables and views: {', '.join(sorted(self._selects))}"
             raise InvalidArgument(msg) from error

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.spark_views import external_names, identifier, place_of, union_of
 from tidemark.query.views import views
+from tidemark.selection import names_in
 from tidemark.storage.warehouse import delta_tables
 
 TRINO_CATALOG = "delta"

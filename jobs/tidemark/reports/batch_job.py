@@ -8,7 +8,6 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.connections import named_address
@@ -19,7 +18,8 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.slas import sla_spec
 from tidemark.model.slas.sla_spec import SlaSpec, load_usable
 from tidemark.model.topology import Topology, load, load_each
-from tidemark.recorded.queries import recorded_topologies, recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topologies, recorded_topology
+from tidemark.selection import names_in
 from tidemark.storage.location import is_missing, location
 
 log = logging.getLogger(__name__)

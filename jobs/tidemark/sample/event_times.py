@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.sample.fields import Fields
+from tidemark.sample.fields import FieldsByColumn
 from tidemark.sample.parsed import parse_sample, source_of, usable
 from tidemark.sample.topic_sample import SampledRecord, TopicSample
 
@@ -76,7 +76,7 @@ class TimeReader:
         return usable(rows)["timestamp_ms"].to_list()
 
     def best_form(
-        self, column: str, readable: Sequence[tuple[SampledRecord, Fields]]
+        self, column: str, readable: Sequence[tuple[SampledRecord, FieldsByColumn]]
     ) -> tuple[EventTime, list[int]] | None:
         """Returns the form in which a stream reads most times of *column*, and these; None without any."""
         step = -(-len(readable) // LOOKED_AT)
@@ -91,13 +91,13 @@ class TimeReader:
         return max(found, key=lambda form: form[0].share, default=None)
 
 
-def _with_one_field(column: str, readable: Sequence[tuple[SampledRecord, Fields]]) -> list[SampledRecord]:
+def _with_one_field(column: str, readable: Sequence[tuple[SampledRecord, FieldsByColumn]]) -> list[SampledRecord]:
     """Returns the records with *column* alone, so that trying each field costs no more than reading all of them."""
     return [replace(record, value=json.dumps({column: fields.get(column)}).encode()) for record, fields in readable]
 
 
 def time_fields(
-    reader: TimeReader, columns: Iterable[str], readable: Sequence[tuple[SampledRecord, Fields]]
+    reader: TimeReader, columns: Iterable[str], readable: Sequence[tuple[SampledRecord, FieldsByColumn]]
 ) -> TimeFields:
     """Returns those of *columns* that a stream reads as event times of the *readable* records.
 

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
-from tidemark.collecting import within
 from tidemark.model.settings.declared_fields import path_of
 from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.sample.parsed import is_read, source_of
 from tidemark.sample.topic_sample import SampledRecord
+from tidemark.selection import within
 from tidemark.stream.write.sink_columns import TIDEMARKS_OWN
 
 MOST_FIELDS = 100
@@ -22,7 +22,7 @@ RARE = 50
 WRITABLE = re.compile(r"[^\s,`\"\\][^,`\"\\]{0,199}(?<!\s)")
 """Field names that `fields` of a topology can contain, if all of their characters are printable."""
 
-Fields = Mapping[str, Any]
+FieldsByColumn = Mapping[str, Any]
 """The fields of a record's object, by column."""
 
 
@@ -83,7 +83,7 @@ def _column(field: str) -> str:
     return column if column[:1].isalpha() else f"f_{column}"
 
 
-def by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> Fields:
+def by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> FieldsByColumn:
     """Returns the fields of *record* that have *columns*."""
     return {columns[name]: value for name, value in record.items() if name in columns}
 
@@ -102,7 +102,7 @@ def declarations(types: Mapping[str, str], columns: Mapping[str, str]) -> dict[s
 
 
 def field_types(
-    objects: Sequence[Fields],
+    objects: Sequence[FieldsByColumn],
     records: Sequence[SampledRecord],
     columns: Mapping[str, str],
     known: Mapping[str, str],

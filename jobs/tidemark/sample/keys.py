@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.collecting import outside, present
 from tidemark.errors import InvalidArgument
 from tidemark.sample.event_times import USUAL
-from tidemark.sample.fields import Fields, free_name
+from tidemark.sample.fields import FieldsByColumn, free_name
 from tidemark.sample.topic_sample import SampledRecord
+from tidemark.selection import outside, present
 
 KAFKA_KEY = "kafka_key"
 """The column of a key that no field repeats, and its name for `--key`."""
@@ -22,7 +22,7 @@ MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyColumn:
     """The column by which current rows are kept.
 
     With *from_kafka* Kafka's key fills it; *seen* is the evidence.
@@ -41,7 +41,7 @@ class KeyedRecords:
     """
 
     records: Sequence[SampledRecord]
-    objects: Sequence[tuple[SampledRecord, Fields]]
+    objects: Sequence[tuple[SampledRecord, FieldsByColumn]]
     times: Collection[str]
 
     @property
@@ -71,7 +71,7 @@ class KeyedRecords:
         return column not in self.times and all(_text(fields.get(column)) == key for key, fields in keyed)
 
 
-def key_of(keyed: KeyedRecords, columns: Mapping[str, str], named: str | None) -> Key:
+def key_of(keyed: KeyedRecords, columns: Mapping[str, str], named: str | None) -> KeyColumn:
     """Returns the key of current rows.
 
     It is the field that is *named*, Kafka's key, or the field whose values repeat most. A key with one value would keep
@@ -106,16 +106,16 @@ def key_of(keyed: KeyedRecords, columns: Mapping[str, str], named: str | None) -
         )
         raise InvalidArgument(msg)
     seen = f"{kafka}; this field has {values[best]:,} values: correct it if rows are about something else"
-    return Key(best, from_kafka=False, seen=seen)
+    return KeyColumn(best, from_kafka=False, seen=seen)
 
 
-def _named(keyed: KeyedRecords, columns: Mapping[str, str], named: str) -> Key:
+def _named(keyed: KeyedRecords, columns: Mapping[str, str], named: str) -> KeyColumn:
     """Returns the key that the author *named*."""
     if named in columns:
         column = columns[named]
         is_kafkas = keyed.deletes and keyed.repeats_key(column)
         more = ", the same as Kafka's key; records without a value delete it" if is_kafkas else ""
-        return Key(column, from_kafka=is_kafkas, seen=f"named with --key{more}")
+        return KeyColumn(column, from_kafka=is_kafkas, seen=f"named with --key{more}")
     if named == KAFKA_KEY and keyed.have_keys:
         return _kafka_key(keyed, columns.values(), "Kafka's key, named with --key")
     names = ", ".join([*columns][:MOST_NAMED]) + (" …" if len(columns) > MOST_NAMED else "")
@@ -132,15 +132,15 @@ def _repeated(keyed: KeyedRecords, column: str) -> int:
     return len(different) if repeat and len(values) >= USUAL * len(keyed.objects) else 0
 
 
-def _kafka_key(keyed: KeyedRecords, columns: Collection[str], observation: str) -> Key:
+def _kafka_key(keyed: KeyedRecords, columns: Collection[str], observation: str) -> KeyColumn:
     """Returns Kafka's key, or the one of *columns* that repeats it."""
     missing = f", which {keyed.without_key:,} of {len(keyed.objects):,} records lack" if keyed.without_key else ""
     for column in columns:
         if keyed.repeats_key(column):
             more = "; records without a value delete it" if keyed.deletes else ""
-            return Key(column, from_kafka=keyed.deletes, seen=f"the same as {observation}{missing}{more}")
+            return KeyColumn(column, from_kafka=keyed.deletes, seen=f"the same as {observation}{missing}{more}")
     name = free_name(KAFKA_KEY, columns)
-    return Key(name, from_kafka=True, seen=f"{observation}, which no field repeats{missing}")
+    return KeyColumn(name, from_kafka=True, seen=f"{observation}, which no field repeats{missing}")
 
 
 def _is_text(value: Any) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.records.json_fields import json_object
 from tidemark.model.settings.intervals import YEAR_10_000_MS, iso
@@ -27,7 +26,7 @@ from tidemark.model.topology_tests import toml_text
 from tidemark.sample.disorder import covering_ms
 from tidemark.sample.event_times import EventTime, TimeReader, time_fields
 from tidemark.sample.fields import (
-    Fields,
+    FieldsByColumn,
     by_column,
     columns_of,
     declarations,
@@ -35,9 +34,10 @@ from tidemark.sample.fields import (
     free_name,
     names_to_declare,
 )
-from tidemark.sample.keys import Key, KeyedRecords, key_of
+from tidemark.sample.keys import KeyColumn, KeyedRecords, key_of
 from tidemark.sample.parsed import is_read, lags_ms, parse_sample, records_of, source_of, usable
 from tidemark.sample.topic_sample import SampledRecord, TopicSample
+from tidemark.selection import outside
 
 NO_TIME = (
     "no field looks like one (epoch s, ms, us, ns or ISO 8601, with a time of day, in 95 % of the records), so Kafka's "
@@ -170,7 +170,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
 
 def _readable(
     records: Sequence[SampledRecord], key: str | None
-) -> tuple[list[tuple[SampledRecord, Fields]], dict[str, str], list[str]]:
+) -> tuple[list[tuple[SampledRecord, FieldsByColumn]], dict[str, str], list[str]]:
     """Returns the *records* that a stream can read with their objects, the columns, and the names of other fields."""
     raw: list[tuple[SampledRecord, dict[str, Any]]] = []
     for record in records:
@@ -191,7 +191,7 @@ def _readable(
 
 def _source_keys(
     at: EventTime | None,
-    key: Key,
+    key: KeyColumn,
     declared: Mapping[str, str],
     others: Sequence[str],
     read: Sequence[SampledRecord],
@@ -259,7 +259,7 @@ def _source(
     types: Mapping[str, tuple[str, str]],
     declared: Mapping[str, str],
     at: EventTime | None,
-    key: Key,
+    key: KeyColumn,
     measured: SampleTimes,
 ) -> list[str]:
     """Returns the lines of the source, whose columns are *declared*."""
@@ -292,7 +292,7 @@ def _line_of_others(names: Sequence[str], source_keys: Mapping[str, str]) -> lis
     return [f'other_fields = "{source_keys["other_fields"]}"  # {remark}']
 
 
-def _table_and_sink(name: str, key: Key) -> list[str]:
+def _table_and_sink(name: str, key: KeyColumn) -> list[str]:
     """Returns the lines of a table of newest records with its sink."""
     return [
         "",

@@ -13,9 +13,9 @@ from functools import cached_property
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import Cluster
+from tidemark.selection import names_in
 from tidemark.stream.kafka.access import Refusals, list_topics, make_client
 from tidemark.stream.kafka.client import no_answer
 

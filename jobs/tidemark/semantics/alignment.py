@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
+from tidemark.selection import present
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
-from tidemark.collecting import present
+from tidemark.selection import present
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, TableIntervals
 from tidemark.semantics.windows import instant_of, latest_shown_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,13 +14,13 @@ class OpenTransaction:
     Attributes:
         source: the source that waits for its end.
         partition: the input partition.
-        place: the same partition by its topic and Kafka's number.
+        topic_partition: the same partition by its topic and Kafka's number.
         stable_offset: the partition's last stable offset, which is the offset of the transaction's first record.
         since_ms: when the stream first found it open, epoch ms.
     """
 
     source: str
     partition: int
-    place: Place
+    topic_partition: TopicPartition
     stable_offset: int
     since_ms: int

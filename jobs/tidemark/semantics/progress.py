@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tidemark.collecting import omit
+from tidemark.selection import omit
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import SourceFields
 from tidemark.semantics.skip_rate import Skips
@@ -31,7 +31,7 @@ class WriterPosition(NamedTuple):
     sequence: int
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic, by Kafka's number."""
 
     topic: str
@@ -142,7 +142,7 @@ class InputProgress:
     watermark_ms: int | None = None
     held_by: str | None = None
     idle: bool = False
-    places: tuple[Place, ...] = ()
+    places: tuple[TopicPartition, ...] = ()
     idle_watermark_ms: int | None = None
     files: Mapping[str, int] = field(default_factory=dict)
 

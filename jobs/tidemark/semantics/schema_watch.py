@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tidemark.collecting import omit
+from tidemark.selection import omit
 
 LEARNED = 100
 """A field that appears after so many sampled records is new; before that it is learned."""

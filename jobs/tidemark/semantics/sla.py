@@ -13,8 +13,8 @@ from enum import StrEnum
 from fractions import Fraction
 from zoneinfo import ZoneInfo
 
-from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
+from tidemark.selection import present
 from tidemark.semantics.completeness import DAY_MS
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.windows import clock_ms, instant_of

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
+from tidemark.selection import present
 from tidemark.semantics.idleness import Activity
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import names_in
 from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.latency_facts import counted_batches
@@ -36,6 +35,7 @@ from tidemark.model.sla_events import SlaResult
 from tidemark.model.slas.sla_spec import CLOCKS_APART_MS, SlaSpec
 from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.incidents.changes import excluded_because

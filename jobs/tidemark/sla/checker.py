@@ -29,7 +29,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
 from tidemark.model.slas.channel_spec import channels_of
 from tidemark.model.slas.sla_spec import load_usable, recorded_topologies
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.reports.batch_job import topology
 from tidemark.safe_text import log_to_stderr
 from tidemark.sla.checker_lines import Asked, Looked, Settings

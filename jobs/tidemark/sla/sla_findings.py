@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidemark.collecting import names_in
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.incidents import open_incidents, state_in_words
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from tidemark.collecting import names_in, present
 from tidemark.control.folder import ListedSource
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS
+from tidemark.selection import names_in, present
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.segments import FACTS, JOURNAL, SegmentOwner
@@ -26,7 +26,12 @@ from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRun
 from tidemark.stream.journal.timeline import Timeline
-from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
+from tidemark.stream.kafka.numbering import (
+    multi_topic_sources,
+    number_partitions,
+    number_records,
+    with_topic_partitions,
+)
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import JoinedTables
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
@@ -191,7 +196,9 @@ class Engine:
         """Returns *ends* by input partition: of the sources that read several topics, new partitions get numbers."""
         assert self.progress is not None
         new = [
-            source for source in multi_topic_sources(self._stream.sub) if not with_places(source, self.progress).places
+            source
+            for source in multi_topic_sources(self._stream.sub)
+            if not with_topic_partitions(source, self.progress).topic_partitions
         ]
         ends, self.progress = number_partitions(self._stream.sub, ends, self.progress)
         if others := sorted({*ends} - {source.topic for source in self._stream.sub.outside_sources}):
@@ -201,7 +208,7 @@ class Engine:
         for source in new:
             # A listed topic that is missing before the first batch ends the driver; a pattern may match topics later.
             self._decider.reader.topic(source)
-            if is_first and not with_places(source, self.progress).places:
+            if is_first and not with_topic_partitions(source, self.progress).topic_partitions:
                 log.warning("%s: no topic matches %r yet", source.name, source.topic)
         return ends
 

@@ -18,7 +18,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import index_by_name, names_in, present
 from tidemark.control import launch_secrets
 from tidemark.control.folder import Control, LeaseLost, StreamState
 from tidemark.model.kinds.source import Source
@@ -28,6 +27,7 @@ from tidemark.model.project.rights import MissingRight
 from tidemark.model.project.secrets import read_given
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
+from tidemark.selection import index_by_name, names_in, present
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.spark_session import have_checkpoints_written
@@ -506,7 +506,7 @@ class StreamQuery:
         for source in self._stream.sub.outside_sources:
             if source.topic:
                 was = progress.inputs.get(source.name, InputProgress())
-                yield source.with_places(was.places), [*was.partitions]
+                yield source.with_topic_partitions(was.places), [*was.partitions]
 
     def _unread(self, source: Source) -> int:
         """Asks the broker how many records of *source* no batch has read."""

@@ -49,7 +49,7 @@ from tidemark.stream.journal.checkpoint import read_plan
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.kafka.numbering import multi_topic_sources, number_ranges, with_places
+from tidemark.stream.kafka.numbering import multi_topic_sources, number_ranges, with_topic_partitions
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.beyond_spark import BeyondSpark, overflows
 from tidemark.stream.read.data_loss import LossCheck, nothing_to_reread
@@ -219,7 +219,9 @@ def _raw(spark: SparkSession, stream_of: Stream, clusters: Clusters, ranges: Ran
         is_first=False,
         is_last=True,
         one_by_one=True,
-        places={source.name: with_places(source, was).places for source in multi_topic_sources(sub)},
+        places={
+            source.name: with_topic_partitions(source, was).topic_partitions for source in multi_topic_sources(sub)
+        },
     )
     columns = stream(spark, sub, layout, stream_of.topology.name, clusters, Ticks(spark, -1))
     nothing = with_numbers(spark.createDataFrame([], columns.schema), sub, was)

@@ -10,9 +10,9 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from tidemark.collecting import omit
 from tidemark.errors import InvalidSpec
 from tidemark.model.topology_tests import DEAD_LETTERS, Expectation, Row, TopologyTest, toml_text
+from tidemark.selection import omit
 from tidemark.testing.outcome import Difference, Outcome
 
 _TEST = re.compile(r"^[ \t]*\[\[[ \t]*test[ \t]*\]\]", re.MULTILINE)

@@ -17,7 +17,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import steps
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology
-from tidemark.model.topology_tests import Arrival, GivenRecord, in_json
+from tidemark.model.topology_tests import GivenRecord, GivenRecords, in_json
 from tidemark.stream.read.parsing import parsed
 
 RAW = {
@@ -85,7 +85,9 @@ def rows_of_hop(source: HopSource, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def rows_of_arrival(source: Source, arrival: Arrival, offsets: Counter[tuple[str, int]], sent_ms: int) -> pl.DataFrame:
+def rows_of_arrival(
+    source: Source, arrival: GivenRecords, offsets: Counter[tuple[str, int]], sent_ms: int
+) -> pl.DataFrame:
     """Returns the records of *arrival* at *source*, parsed as a stream does it.
 
     Args:

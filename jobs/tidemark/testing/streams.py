@@ -15,7 +15,6 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import index_by_name, present
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.source import Source
@@ -24,7 +23,8 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.model.topology_tests import Row, TopologyTest
-from tidemark.semantics.progress import InputProgress, Place, StreamProgress
+from tidemark.selection import index_by_name, present
+from tidemark.semantics.progress import InputProgress, StreamProgress, TopicPartition
 from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.decide.pipeline import Pipeline
@@ -197,7 +197,7 @@ def _several_topics(sub: SubTopology, topics: TopicsInMemory) -> dict[str, Input
     for source in sub.outside_sources:
         if source.reads_several:
             first, n = (*source.topics, source.topic or "")[0], topics.partitions[source.topic or ""]
-            inputs[source.name] = InputProgress(places=tuple(Place(first, number) for number in range(n)))
+            inputs[source.name] = InputProgress(places=tuple(TopicPartition(first, number) for number in range(n)))
     return inputs
 
 

@@ -17,10 +17,9 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, omit, within
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
-from tidemark.facts.versions import Commit, NoVersion, version_fields, version_of
+from tidemark.facts.versions import CommittedVersion, NoVersion, version_fields, version_of
 from tidemark.graph import reached
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
@@ -32,12 +31,13 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
+from tidemark.selection import in_order_of, omit, within
 from tidemark.trace.keys import TypedKey, is_nan, typed_key
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 from tidemark.trace.record import Tracer, sent_records
 from tidemark.trace.replay import replayed
 
-Key = tuple[tuple[str, ...], str]
+RowKey = tuple[tuple[str, ...], str]
 """The key of a row: columns, and text as in `changes`."""
 _PLACE = ("batch_id", "source_partition", "source_offset")
 
@@ -62,8 +62,8 @@ class RowTrace:
     key: str
     row: Row
     batch_id: int
-    commit: Commit | NoVersion
-    places: list[RecordPlace]
+    commit: CommittedVersion | NoVersion
+    places: list[RecordPosition]
     differences: list[str] = field(default_factory=list)
     missing: int = 0
     why_missing: list[str] = field(default_factory=list)
@@ -214,8 +214,8 @@ class _Lineage:
         ]
 
     def _made_of(
-        self, operator: Operator, batch_id: int, partition: int, offset: int, key: Key | None
-    ) -> Iterator[RecordPlace]:
+        self, operator: Operator, batch_id: int, partition: int, offset: int, key: RowKey | None
+    ) -> Iterator[RecordPosition]:
         """Yields the records that made a result of *operator*.
 
         Args:
@@ -239,7 +239,7 @@ class _Lineage:
         elif isinstance(first, HopSource):
             yield from self._over_hop(first, batch_id, partition, offset)
         else:
-            yield RecordPlace(first.name, partition, offset)
+            yield RecordPosition(first.name, partition, offset)
         for join in (each for each in path if isinstance(each, Join) and each.table):
             yield from self._looked_up(join, [*reversed(path)], evidence, batch_id, partition, offset)
 
@@ -255,7 +255,7 @@ class _Lineage:
         operators = self._topology.operators
         return [each for each in reached([name], self._topology.flows) if operators[each].is_source]
 
-    def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
+    def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPosition]:
         """Yields the records that made the rows of an upstream which a batch read for one record."""
         upstream = self._topology.repartition(source.repartition)
         of_batch = pl.col("batch_id").is_between(*self._limits(source, batch_id))
@@ -270,7 +270,7 @@ class _Lineage:
         read = reads.filter(pl.col("source") == source.name, pl.col("batch_id") == batch_id)
         return (read["from_offset"].item(), read["until_offset"].item() - 1) if read.height else (0, -1)
 
-    def _counted(self, aggregate: Aggregate, batch_id: int, where: pl.Expr) -> Iterator[RecordPlace]:
+    def _counted(self, aggregate: Aggregate, batch_id: int, where: pl.Expr) -> Iterator[RecordPosition]:
         """Yields the records that results of *aggregate* in a batch are made of."""
         evidence = self._evidence(aggregate)
         for result in evidence.sent(aggregate.name, where, pl.col("batch_id") == batch_id).iter_rows(named=True):
@@ -288,7 +288,7 @@ class _Lineage:
         values = {name: fields[name] for name in self._aggregate_key(aggregate) if name not in WINDOW}
         return str(next(iter(values.values()))) if len(values) == 1 else json.dumps(values, separators=(",", ":"))
 
-    def _counted_of_hop(self, aggregate: Aggregate, source: HopSource, result: Row) -> Iterator[RecordPlace]:
+    def _counted_of_hop(self, aggregate: Aggregate, source: HopSource, result: Row) -> Iterator[RecordPosition]:
         """Yields the records behind all rows of an upstream that *result* counts.
 
         If it counts none, because all have left the group, the records that came and left last are returned.
@@ -311,7 +311,7 @@ class _Lineage:
 
     def _counted_of_source(
         self, aggregate: Aggregate, source: Operator, evidence: StreamEvidence, result: Row
-    ) -> Iterator[RecordPlace]:
+    ) -> Iterator[RecordPosition]:
         """Yields the records of a source that *result* counts."""
         until = (pl.col("key") == result["key"], pl.col("batch_id") <= result["batch_id"])
         sent, skipped = evidence.sent(aggregate.name, *until), evidence.skipped(aggregate.name, *until)
@@ -360,7 +360,7 @@ class _Lineage:
 
     def _looked_up(
         self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int
-    ) -> Iterator[RecordPlace]:
+    ) -> Iterator[RecordPosition]:
         """Yields the record of the version that *join* added to a record."""
         rows = self._rows_at(join, path, evidence, batch_id, partition, offset)
         if rows is None or not rows.height:

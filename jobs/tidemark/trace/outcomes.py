@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tidemark.facts.versions import Commit, NoVersion, version_fields
+from tidemark.facts.versions import CommittedVersion, NoVersion, version_fields
 from tidemark.model.settings.intervals import iso
 
 
@@ -35,7 +35,7 @@ COUNTED = tuple(outcome for outcome in RecordOutcome if outcome not in NOT_COUNT
 """Outcomes of the accounting, in the order of reports."""
 
 
-class RecordPlace(NamedTuple):
+class RecordPosition(NamedTuple):
     """What identifies a record: its source, input partition and offset."""
 
     source: str
@@ -103,7 +103,7 @@ class Visible:
     table: str
     rows: int
     batch_id: int
-    commit: Commit | NoVersion
+    commit: CommittedVersion | NoVersion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class RecordTrace:
         visible: the tables that have rows of it.
     """
 
-    place: RecordPlace
+    place: RecordPosition
     timestamp_ms: int | None
     why_no_time: str = ""
     results: list[OperatorResult] = field(default_factory=list)
@@ -148,7 +148,7 @@ class RecordTrace:
             ],
             "visible": [
                 {"table": each.table, "rows": each.rows, "batch_id": each.batch_id, **version_fields(each.commit),
-                 "at": iso(each.commit.at_ms) if isinstance(each.commit, Commit) else None}
+                 "at": iso(each.commit.at_ms) if isinstance(each.commit, CommittedVersion) else None}
                 for each in self.visible
             ],
         }  # fmt: skip

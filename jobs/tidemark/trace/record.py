@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from tidemark.collecting import index_by_name, omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
 from tidemark.facts.versions import version_of
@@ -41,6 +40,7 @@ from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.settings.windows import Shape
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.selection import index_by_name, omit
 from tidemark.semantics.progress import InputProgress
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.registry import step_of
@@ -50,7 +50,7 @@ from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.load import load_versions
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
-from tidemark.trace.outcomes import BatchTimes, OperatorResult, RecordOutcome, RecordPlace, RecordTrace, Visible
+from tidemark.trace.outcomes import BatchTimes, OperatorResult, RecordOutcome, RecordPosition, RecordTrace, Visible
 
 ReadRecords = Callable[[Source, int, Collection[int]], pl.DataFrame | None]
 """Returns parsed rows of a source at some offsets of a partition, without those that are gone.
@@ -92,7 +92,7 @@ class RecordsAgain(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Arrival:
+class OperatorInput:
     """What an operator reads of the record in one batch; *records* is None where that cannot be made again."""
 
     batch_id: int
@@ -141,7 +141,7 @@ class Tracer:
         """Returns why a record of *source* was not read again."""
         return self.why_unread(source) or f"the topic {source.topic} no longer has the record"
 
-    def trace(self, place: RecordPlace) -> RecordTrace:
+    def trace(self, place: RecordPosition) -> RecordTrace:
         """Returns what became of the record at *place*.
 
         Raises:
@@ -225,7 +225,7 @@ class Tracer:
 class _RecordWalk:
     """Follows the record at *place*."""
 
-    def __init__(self, tracer: Tracer, source: Source, place: RecordPlace) -> None:
+    def __init__(self, tracer: Tracer, source: Source, place: RecordPosition) -> None:
         self._tracer, self._topology, self._steps = tracer, tracer.topology, tracer.steps
         self._source, self._place = source, place
         self._is_it = at(place.partition, place.offset)
@@ -263,7 +263,7 @@ class _RecordWalk:
         )
         self._trace.results.append(result)
 
-    def _at_source(self, evidence: StreamEvidence) -> list[Arrival]:
+    def _at_source(self, evidence: StreamEvidence) -> list[OperatorInput]:
         """Adds what became of the record at its source, and returns what the operators downstream read of it."""
         source, (name, partition, offset) = self._source, self._place
         batch_id = evidence.batch_of(name, partition, offset)
@@ -302,7 +302,7 @@ class _RecordWalk:
             self._add_result(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
         return bool(bad or late)
 
-    def _passed(self, evidence: StreamEvidence, batch_id: int, rows: RecordsAgain | None) -> list[Arrival]:
+    def _passed(self, evidence: StreamEvidence, batch_id: int, rows: RecordsAgain | None) -> list[OperatorInput]:
         """Adds whether the source sent the record on, and returns what the operators downstream read of it.
 
         *rows* is the record read again; None if it is gone.
@@ -320,7 +320,7 @@ class _RecordWalk:
             elif named is None:
                 outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
         self._add_result(evidence, source, batch_id, outcome, reason)
-        return [Arrival(batch_id, rows.passed if rows else None)] if outcome is RecordOutcome.PASSED else []
+        return [OperatorInput(batch_id, rows.passed if rows else None)] if outcome is RecordOutcome.PASSED else []
 
     def _unread(self, evidence: StreamEvidence) -> tuple[RecordOutcome, str]:
         """Returns outcome and reason of a record that no known batch read."""
@@ -372,7 +372,7 @@ class _RecordWalk:
         offset = self._place.offset
         return (pl.col("source_partition") == self._place.partition) & (first <= offset) & (last >= offset)
 
-    def _through(self, sub: SubTopology, arrived: dict[str, list[Arrival]], came_at_ms: int | None) -> None:
+    def _through(self, sub: SubTopology, arrived: dict[str, list[OperatorInput]], came_at_ms: int | None) -> None:
         """Follows the record through the operators of *sub*, and then into the streams that read its results.
 
         *arrived* has what each source hands on. The record came at *came_at_ms*, None if that is not known.
@@ -380,7 +380,7 @@ class _RecordWalk:
         evidence = self._tracer.evidence[sub.name]
         batches: dict[int, list[str]] = {}
 
-        def note(name: str, arrivals: Iterable[Arrival]) -> None:
+        def note(name: str, arrivals: Iterable[OperatorInput]) -> None:
             for arrival in arrivals:
                 batches.setdefault(arrival.batch_id, []).append(name)
 
@@ -403,7 +403,9 @@ class _RecordWalk:
             for arrival in arrived[repartition.name]:
                 self._over(evidence, repartition, arrival, finished[arrival.batch_id])
 
-    def _at(self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: Arrival) -> list[Arrival]:
+    def _at(
+        self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: OperatorInput
+    ) -> list[OperatorInput]:
         """Adds what became of *arrival* at *operator*, and returns its results."""
         if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
             return self._reopened(evidence, operator, arrival)
@@ -416,7 +418,7 @@ class _RecordWalk:
             return _Judged(self, evidence, operator, arrival, run).results()
         return self._plain(evidence, operator, arrival, run)
 
-    def _reopened(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival) -> list[Arrival]:
+    def _reopened(self, evidence: StreamEvidence, operator: Operator, arrival: OperatorInput) -> list[OperatorInput]:
         """Adds the outcome of a late record that came in again because its window was reopened."""
         if not isinstance(operator, Aggregate):
             return []
@@ -427,9 +429,11 @@ class _RecordWalk:
         if not batches:
             return []
         # Run again alone, the record would be late once more, so its keys are read from facts.
-        return _Judged(self, evidence, operator, Arrival(min(batches), None), None).results()
+        return _Judged(self, evidence, operator, OperatorInput(min(batches), None), None).results()
 
-    def _plain(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None) -> list[Arrival]:
+    def _plain(
+        self, evidence: StreamEvidence, operator: Operator, arrival: OperatorInput, run: Run | None
+    ) -> list[OperatorInput]:
         """Follows the record through an operator that does not emit on change."""
         counts = evidence.counts(arrival.batch_id, operator.name)
         rows = run.output if run else None
@@ -446,9 +450,9 @@ class _RecordWalk:
             outcome, reason = _by_counts(counts, "what it looked up has changed since")
             rows = None
         self._add_result(evidence, operator, arrival.batch_id, outcome, reason)
-        return [Arrival(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
+        return [OperatorInput(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
 
-    def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: Arrival) -> list[Arrival]:
+    def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: OperatorInput) -> list[OperatorInput]:
         """Adds that *sink* handed the record on, and the version of its table that first has it."""
         reason = f"sent to the topic {sink.topic}" if sink.topic else f"written to {sink.table}"
         if sink.table:
@@ -470,7 +474,9 @@ class _RecordWalk:
     def _handed_rows(self, evidence: StreamEvidence, operator: Operator, batch_id: int) -> pl.DataFrame:
         return evidence.sent(operator.name, self._is_it, pl.col("batch_id") == batch_id)
 
-    def _over(self, evidence: StreamEvidence, repartition: Repartition, arrival: Arrival, finished_at_ms: int) -> None:
+    def _over(
+        self, evidence: StreamEvidence, repartition: Repartition, arrival: OperatorInput, finished_at_ms: int
+    ) -> None:
         """Follows the record into the streams that read what *repartition* wrote."""
         rows = self._handed_rows(evidence, repartition, arrival.batch_id)
         for sub, source in readers_of(self._topology, repartition.name):
@@ -484,7 +490,7 @@ class _RecordWalk:
                 continue
             self._add_result(reader, source, batch_id, RecordOutcome.PASSED)
             records = self._steps.hop_records(source, hop_updates(rows)) if rows.height else None
-            self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
+            self._through(sub, {source.name: [OperatorInput(batch_id, records)]}, finished_at_ms)
 
     def _path(self, name: str) -> list[str]:
         """Returns *name* and the operators before it through which the record came."""
@@ -533,7 +539,7 @@ class _Judged:
     """
 
     def __init__(
-        self, walk: _RecordWalk, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None
+        self, walk: _RecordWalk, evidence: StreamEvidence, operator: Operator, arrival: OperatorInput, run: Run | None
     ) -> None:
         self._walk, self._evidence, self._operator, self._arrival, self._run = walk, evidence, operator, arrival, run
         batch = pl.col("batch_id")
@@ -543,7 +549,7 @@ class _Judged:
         self._sent = self._with_key(evidence.sent(operator.name, walk._is_it, when))
         self._skipped = evidence.skipped(operator.name, walk._in_run, when)
 
-    def results(self) -> list[Arrival]:
+    def results(self) -> list[OperatorInput]:
         """Adds the outcome of each update, and returns what was sent on."""
         keys = self._keys()
         if keys is None:
@@ -553,7 +559,7 @@ class _Judged:
                 return []
         elif not keys:
             return self._without_key()
-        results: list[Arrival] = []
+        results: list[OperatorInput] = []
         for key in sorted(keys):
             results += self._of_key(key)
         return results
@@ -612,7 +618,7 @@ class _Judged:
         """Returns the runs of suppressed updates without gaps, which surely include the record."""
         return self._skipped.filter(_EXACT)
 
-    def _without_key(self) -> list[Arrival]:
+    def _without_key(self) -> list[OperatorInput]:
         """Adds the outcome of a record that is no update here."""
         counts = self._run.counts if self._run else {}
         words = [word for word in ("filtered", "late", "superseded", "suppressed") if counts.get(word)]
@@ -621,14 +627,14 @@ class _Judged:
         self._add(outcome, reason)
         return []
 
-    def _of_key(self, key: str) -> list[Arrival]:
+    def _of_key(self, key: str) -> list[OperatorInput]:
         """Adds the outcome of the record's update of *key*, and returns the records that were sent on for it."""
         sent = self._sent.filter(pl.col("key") == key)
         if sent.height:
             batch_id = sent["batch_id"][0]
             waited = f"it waited from batch {self._arrival.batch_id} on" if batch_id > self._arrival.batch_id else ""
             self._add(RecordOutcome.EMITTED, waited, key, batch_id)
-            return [Arrival(batch_id, self._output(key, sent))]
+            return [OperatorInput(batch_id, self._output(key, sent))]
         skipped = self._skipped.filter(pl.col("key") == key)
         if skipped.height:
             row = skipped.row(0, named=True)

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 import polars as pl
 
-from tidemark.collecting import index_by_name
 from tidemark.kernels.records.arrivals import hop_updates
+from tidemark.selection import index_by_name
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.memory import Moves
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 from tidemark.trace.record import Tracer
 
 _END_MS = 253_402_300_799_000
@@ -26,7 +26,7 @@ All windows close, all intervals end, and nothing is late.
 """
 
 
-def offsets_by_partition(places: Iterable[RecordPlace]) -> dict[tuple[str, int], list[int]]:
+def offsets_by_partition(places: Iterable[RecordPosition]) -> dict[tuple[str, int], list[int]]:
     """Returns the offsets of *places* by source and partition."""
     offsets: dict[tuple[str, int], list[int]] = {}
     for source, partition, offset in sorted({*places}):
@@ -34,7 +34,9 @@ def offsets_by_partition(places: Iterable[RecordPlace]) -> dict[tuple[str, int],
     return offsets
 
 
-def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> tuple[pl.DataFrame, Mapping[str, int]]:
+def replayed(
+    tracer: Tracer, places: Collection[RecordPosition], operator: str
+) -> tuple[pl.DataFrame, Mapping[str, int]]:
     """Returns the output of *operator* after the records at *places* alone.
 
     They come in one batch, without earlier state. Also returns how many of each source could not be read again.

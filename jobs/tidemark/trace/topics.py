@@ -7,35 +7,46 @@ from contextlib import closing
 from types import MappingProxyType
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Clusters, without_address
 from tidemark.model.project.kafka_security import ISOLATION, READ_UNCOMMITTED
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.stream.kafka.access import make_client
 from tidemark.stream.kafka.messages import RECORD, SILENT_S, messages_at, record_of
 from tidemark.stream.read.parsing import SchemasOf, no_schemas, parsed
 from tidemark.trace.record import without_topic
 
 _NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-PlaceOf = Callable[[Source, int], Place]
+TopicPartitionOf = Callable[[Source, int], TopicPartition]
 """Returns topic and Kafka's number of an input partition."""
 
 
 class Topics:
     """The topics of sources at *clusters*, by the name of a cluster.
 
-    *schemas* gets those of registries; *place_of* knows input partitions of sources over several topics. *stopped* says
-    that the broker of this machine, which `default` has without any other address, does not run, and how to start it.
+    *schemas* gets those of registries; *topic_partition_of* knows input partitions of sources over several topics.
+    *stopped* says that the broker of this machine, which `default` has without any other address, does not run, and how
+    to start it.
     """
 
     def __init__(
-        self, clusters: Clusters, place_of: PlaceOf, schemas: SchemasOf = no_schemas, stopped: str | None = None
+        self,
+        clusters: Clusters,
+        topic_partition_of: TopicPartitionOf,
+        schemas: SchemasOf = no_schemas,
+        stopped: str | None = None,
     ) -> None:
-        self._clusters, self._place_of, self._schemas, self._stopped = clusters, place_of, schemas, stopped
+        self._clusters, self._topic_partition_of, self._schemas, self._stopped = (
+            clusters,
+            topic_partition_of,
+            schemas,
+            stopped,
+        )
 
     def why_unread(self, source: Source) -> str | None:
         """Returns why no record of *source* can be read again; None: its topic can be asked."""
@@ -91,7 +102,7 @@ class Topics:
         self, consumer: Consumer, source: Source, partition: int, offsets: Collection[int]
     ) -> Iterator[Message]:
         """Yields the records of *source* at *offsets* of an input partition."""
-        place = self._place_of(source, partition)
+        place = self._topic_partition_of(source, partition)
         try:
             yield from messages_at(consumer, place.topic, place.partition, offsets)
         except KafkaException as error:
@@ -100,7 +111,7 @@ class Topics:
     def _is_compacted(self, source: Source, partition: int) -> bool | None:
         """Returns True if the topic of an input partition is compacted; None: the broker does not say."""
         cluster = self._clusters[source.kafka]
-        topic = ConfigResource(ConfigResource.Type.TOPIC, self._place_of(source, partition).topic)
+        topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic_partition_of(source, partition).topic)
         admin = make_client(AdminClient, cluster, {**cluster.client, "log_level": 0})
         try:
             settings = admin.describe_configs([topic], request_timeout=SILENT_S)[topic].result(SILENT_S)
@@ -122,8 +133,8 @@ class Topics:
         ends: dict[int, tuple[int, int]] = {}
         with closing(self._consumer(source)) as consumer:
             for number in sorted({*partitions, *self._numbers(consumer, source)}):
-                place = self._place_of(source, number)
-                at = TopicPartition(place.topic, place.partition)
+                place = self._topic_partition_of(source, number)
+                at = KafkaTopicPartition(place.topic, place.partition)
                 try:
                     ends[number] = consumer.get_watermark_offsets(at, timeout=SILENT_S)
                 except KafkaException as error:

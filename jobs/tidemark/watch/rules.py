@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tidemark.collecting import present
 from tidemark.model.settings.lengths import counted, for_people
+from tidemark.selection import present
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.sla import Sla, Verdict, judge
 from tidemark.watch.commits import Change, ChosenColumn, Clock, Commit, FileTimes, History, Span, Writer

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tidemark.collecting import present
+from tidemark.selection import present
 from tidemark.watch.commits import UNBOUNDED, ChosenColumn, FileTimes, Span, TimeColumn
 
 ZONED = "timestamp"

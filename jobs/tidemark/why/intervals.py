@@ -9,7 +9,6 @@ from typing import Any, assert_never
 
 import polars as pl
 
-from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables
 from tidemark.facts.topology_changes import RecordedChange, concerning, topology_changes, with_compared
@@ -19,6 +18,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.selection import names_in, present
 from tidemark.semantics.completeness import needed_ms, reached_at_ms
 from tidemark.semantics.liveness import RUNS
 from tidemark.why.causes.drivers import drivers

@@ -20,7 +20,6 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
@@ -33,6 +32,7 @@ from tidemark.model.tables.catalog import (
     WINDOW_PARTS,
 )
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark_airflow.operators.spark import BatchJob
 from tidemark_airflow.operators.store import warehouse_at
 

@@ -36,7 +36,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.control.private_file import write_private
 from tidemark.control.process import without_airflow
@@ -47,6 +46,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.safe_text import backticks_for, one_message
+from tidemark.selection import names_in
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location
 from tidemark.storage.private_folder import private_folder

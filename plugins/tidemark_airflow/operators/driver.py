@@ -37,7 +37,6 @@ from functools import partial
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.control import cluster_manager, launch_secrets, process
 from tidemark.control.driver_folder import DriverFolder, StartRequest, processes_of
 from tidemark.control.files import parsed, read
@@ -45,6 +44,7 @@ from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamSt
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.safe_text import inert, without_secrets
+from tidemark.selection import names_in
 from tidemark.semantics.liveness import RightToKill
 from tidemark.storage import location
 from tidemark.storage.disk import is_over

@@ -17,7 +17,6 @@ from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -25,6 +24,7 @@ from tidemark.model.sla_events import Alert
 from tidemark.model.slas.channel_spec import Channel, channels_of
 from tidemark.model.topology import Topology, of_jobs
 from tidemark.model.topology import load as load_topology
+from tidemark.selection import present
 from tidemark.storage.location import is_missing
 from tidemark_airflow.notifiers.receivers import ReceiverRefused
 from tidemark_airflow.operators.assets import TopologyJob, waiting_dags

@@ -32,7 +32,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.control.folder import digest
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import flags
@@ -40,6 +39,7 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.project.spark_settings import SparkSettings
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
 from tidemark.safe_text import one_message
+from tidemark.selection import names_in
 from tidemark.semantics.liveness import RightToKill
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location

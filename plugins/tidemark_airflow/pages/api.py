@@ -37,7 +37,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tidemark.bounded_http import json_of
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError, UnreadableFile
 from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.history import history
@@ -51,7 +50,7 @@ from tidemark.model.settings.lengths import duration_ms
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
-from tidemark.recorded.queries import load_each_recorded, recorded_topologies
+from tidemark.recorded_jobs.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.documents.bound import bound_document
 from tidemark.reports.documents.path import path_document
 from tidemark.reports.documents.status import page_document, page_line
@@ -73,6 +72,7 @@ from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import SETTINGS, PartChange, as_usual
 from tidemark.safe_text import inert
+from tidemark.selection import in_order_of, index_by_name, names_in
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import (
     AlertDecision,

@@ -16,7 +16,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import with_secrets
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import given_secrets
-from tidemark.semantics.progress import InputProgress, Place
+from tidemark.semantics.progress import InputProgress, TopicPartition
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.trace.record import Tracer
 from tidemark.trace.topics import Topics
@@ -47,7 +47,7 @@ def tracer_and_topics(options: argparse.Namespace, name: str) -> tuple[Tracer, T
     store = SchemaStore(with_secrets(topology.registries_used, os.environ, secrets), None, lambda: None)
     topics = Topics(
         clusters,
-        lambda source, partition: _place(tracer, source, partition),
+        lambda source, partition: _topic_partition(tracer, source, partition),
         store.resolve,
         stopped=stopped_broker(options.home),
     )
@@ -55,10 +55,10 @@ def tracer_and_topics(options: argparse.Namespace, name: str) -> tuple[Tracer, T
     return tracer, topics
 
 
-def _place(tracer: Tracer, source: Source, partition: int) -> Place:
+def _topic_partition(tracer: Tracer, source: Source, partition: int) -> TopicPartition:
     """Returns topic and Kafka's number of an input partition."""
     if not source.reads_several:
-        return Place(source.topic or "", partition)
+        return TopicPartition(source.topic or "", partition)
     sub = tracer.topology.sub_topology_of(source.name)
     places = tracer.evidence[sub.name].progress.get(source.name, InputProgress()).places
     if partition >= len(places):

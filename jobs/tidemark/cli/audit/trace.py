@@ -9,14 +9,14 @@ from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.cli.shared.options import add_format, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.facts.versions import Commit, NoVersion
+from tidemark.facts.versions import CommittedVersion, NoVersion
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.settings.intervals import iso
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import add_bootstrap
 from tidemark.safe_text import one_line
 from tidemark.trace.lineage import RowTrace, trace_row
-from tidemark.trace.outcomes import RecordPlace, RecordTrace, Visible
+from tidemark.trace.outcomes import RecordPosition, RecordTrace, Visible
 
 FORMATS = ("table", "json")
 RESULTS = ("sub_topology", "operator", "kind", "batch", "outcome", "key", "why")
@@ -54,7 +54,7 @@ def command(options: argparse.Namespace) -> int:
     return 0 if row.is_verified else 1
 
 
-def record_place(text: str) -> RecordPlace:
+def record_place(text: str) -> RecordPosition:
     """Reads the place of a record.
 
     Raises:
@@ -68,7 +68,7 @@ def record_place(text: str) -> RecordPlace:
     if not source or not offset:
         msg = f"a record is SOURCE/PARTITION/OFFSET, got {text!r}; write, for example, flight_events/0/1234"
         raise InvalidArgument(msg)
-    return RecordPlace(source, whole_number(partition), whole_number(offset))
+    return RecordPosition(source, whole_number(partition), whole_number(offset))
 
 
 def as_text(trace: RecordTrace) -> str:
@@ -114,12 +114,12 @@ def row_as_text(row: RowTrace) -> str:
 
 def _since(visible: Visible) -> str:
     """Returns since when readers of a table see its rows of a record."""
-    if isinstance(visible.commit, Commit):
+    if isinstance(visible.commit, CommittedVersion):
         return f"since {_version(visible.commit)}, {iso(visible.commit.at_ms)}"
     return f"of batch {visible.batch_id}, {_version(visible.commit)}"
 
 
-def _version(commit: Commit | NoVersion) -> str:
+def _version(commit: CommittedVersion | NoVersion) -> str:
     """Returns the version that has a batch, or a clause that says why none is named."""
     match commit:
         case NoVersion.NOT_MERGED:
@@ -128,7 +128,7 @@ def _version(commit: Commit | NoVersion) -> str:
             return "which no version of the table has yet"
         case NoVersion.NOT_IN_LOG:
             return "whose commit is no longer in the log of the table"
-        case Commit():
+        case CommittedVersion():
             return f"version {commit.version}"
         case _:
             assert_never(commit)

@@ -11,17 +11,17 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.facts.incidents import known_incidents, open_incidents
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Answer
+from tidemark.query.sql import QueryResult
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
 from tidemark.safe_text import one_line
+from tidemark.selection import in_order_of
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, decisions_made, end_ms, promised_slas, silence_ends
 from tidemark.why.causes.drivers import drained
@@ -128,7 +128,7 @@ def _drained(topology: Topology, layout: Layout, tables: Tables, at_ms: int) -> 
         yield one_line(f"{topology.name}/{finding.sub_topology}: {finding.seen}; {finding.remedy}")
 
 
-def _listed(tables: Tables, topology: str, now_ms: int, *, with_resolved: bool) -> Answer:
+def _listed(tables: Tables, topology: str, now_ms: int, *, with_resolved: bool) -> QueryResult:
     """Returns the list of incidents with the ends of their silences."""
     ends_ms, rows = silence_ends(tables, topology, at_ms=now_ms), []
     for row in known_incidents(tables, topology) if with_resolved else open_incidents(tables, topology):
@@ -136,7 +136,7 @@ def _listed(tables: Tables, topology: str, now_ms: int, *, with_resolved: bool) 
         worst = {"verdict": row["worst_verdict"], "worst": row["worst_observed"]}
         listed = {**row, **worst, SILENCED: None if until_ms is None else utc(until_ms)}
         rows.append(tuple(in_order_of(LISTED, listed).values()))
-    return Answer(LISTED, tuple(rows))
+    return QueryResult(LISTED, tuple(rows))
 
 
 def _record_decision(

@@ -16,7 +16,7 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, argument_type
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.query.attach import attach_script
-from tidemark.query.sql import MEMORY, Answer
+from tidemark.query.sql import MEMORY, QueryResult
 from tidemark.query.text_table import FORMATS
 from tidemark.storage.warehouse import no_tables
 
@@ -82,10 +82,10 @@ class _Question:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._tables: Tables | None = None
-        self._answer: Future[Answer] = Future()
+        self._answer: Future[QueryResult] = Future()
         self._thread = threading.Thread(target=self._ask, daemon=True)
 
-    def answer(self) -> Answer:
+    def answer(self) -> QueryResult:
         """Returns the answer.
 
         Raises:

@@ -16,7 +16,6 @@ from tidemark.cli.shared.options import add_format, place
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row
 from tidemark.model.project.files import Project
@@ -24,7 +23,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.text_table import as_document, format_table
-from tidemark.recorded.queries import load_each_recorded
+from tidemark.recorded_jobs.queries import load_each_recorded
 from tidemark.reports.documents.status import status_document, summary, whole
 from tidemark.reports.pages.topology_state import (
     TO_START,
@@ -35,6 +34,7 @@ from tidemark.reports.pages.topology_state import (
     unchecked_text,
 )
 from tidemark.safe_text import one_line
+from tidemark.selection import names_in, omit, outside
 from tidemark.semantics.liveness import Liveness
 from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection
 from tidemark.cli.shared.options import existing_warehouse, place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import valid_topologies
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 
 METRICS, RULES = "text", "rules"
 

@@ -26,11 +26,11 @@ from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import outside, within
 from tidemark.control.folder import Control
 from tidemark.control.liveness import liveness_of
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout
+from tidemark.selection import outside, within
 from tidemark.semantics.liveness import HAS_DRIVER
 
 BY = "tidemark down"

@@ -19,7 +19,7 @@ from tidemark.cli.shared.streams import add_stream, stream
 from tidemark.control.driver_folder import processes_of
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
-from tidemark.recorded.queries import FILE, read_query
+from tidemark.recorded_jobs.queries import FILE, read_query
 from tidemark.why.evidence.commands import run_job
 
 NAMES = ("driver.log", f"{RUN}.log")

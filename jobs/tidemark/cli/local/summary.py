@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import fill, indent
 
-from tidemark.collecting import present
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.facts.checks import newest_check
 from tidemark.model.project.layout import Layout
@@ -14,8 +13,9 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, SLA_RESULTS, TABLES
 from tidemark.query.inventory import inventory
-from tidemark.query.sql import Answer
+from tidemark.query.sql import QueryResult
 from tidemark.query.text_table import format_table
+from tidemark.selection import present
 from tidemark.semantics.buckets import quantile
 from tidemark.semantics.sla import Verdict
 
@@ -131,11 +131,11 @@ def unread_hops(warehouse: Tables) -> Iterator[str]:
             yield f"{hop} was handed {handed} updates, but {source} has read {read}"
 
 
-def _table(answer: Answer) -> str:
+def _table(answer: QueryResult) -> str:
     return format_table(answer.columns, answer.rows) if answer.rows else "nothing"
 
 
-def _latency(answer: Answer) -> str:
+def _latency(answer: QueryResult) -> str:
     """Formats the histograms of *answer* by median and 99th percentile."""
     rows = []
     for *before, lowest, average, counts, highest in answer.rows:
@@ -144,7 +144,7 @@ def _latency(answer: Answer) -> str:
     return format_table(LATENCY_COLUMNS, rows) if rows else "nothing"
 
 
-def _paths(answer: Answer) -> str:
+def _paths(answer: QueryResult) -> str:
     wrapped: list[str] = []
     for end_ms, path, state, age_ms, before_ms in answer.rows:
         remark = "" if state == "measured" else f"  ({state})"

@@ -33,7 +33,6 @@ from tidemark.cli.shared.local import (
 )
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in, omit, outside, within
 from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
 from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
 from tidemark.model.project.extras import require
@@ -42,10 +41,11 @@ from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout
 from tidemark.model.slas.sla_spec import topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.reports.documents.status import status_document
 from tidemark.reports.pages.topology_state import PageVerdict
 from tidemark.safe_text import one_message
+from tidemark.selection import names_in, omit, outside, within
 
 PARSED_WITHIN_S = 120.0
 RESULTS_WITHIN_S = 180.0

@@ -21,7 +21,6 @@ from tidemark.cli.shared.brokers import Addresses, Brokers
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
-from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.errors import InvalidArgument, InvalidSpec, UnreadableFile
 from tidemark.graph import reached
 from tidemark.model.arrival_order import by_arrival
@@ -41,11 +40,12 @@ from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import CHANGES, LATENCY_MINUTES
 from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in
-from tidemark.recorded.queries import recorded_topologies
+from tidemark.recorded_jobs.queries import recorded_topologies
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.safe_text import one_line
 from tidemark.sample.topic_sample import SampledCluster
+from tidemark.selection import in_order_of, index_by_name, names_in, omit, within
 from tidemark.semantics.strategy import Strategy
 from tidemark.stream.kafka.client import marks_in_compacted
 from tidemark.stream.operate.registry import step_of

@@ -11,7 +11,6 @@ import polars as pl
 
 from tidemark.cli.shared.output import say
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.graph import reached
 from tidemark.model.kinds.kafka_end import KafkaEnd
@@ -27,6 +26,7 @@ from tidemark.reports.promises import waits_for_windows
 from tidemark.sample.disorder import covering_ms, late_share
 from tidemark.sample.parsed import lags_ms, newest_ms, parse_sample
 from tidemark.sample.topic_sample import SampledCluster, TopicSample, ask_for
+from tidemark.selection import names_in
 from tidemark.semantics.sla import Sla
 from tidemark.stream.read.parsing import SchemasOf, no_schemas
 from tidemark.why.causes.inputs import reasons_of

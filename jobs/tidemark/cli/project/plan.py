@@ -17,7 +17,6 @@ from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import topology_with_file
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.facts.versions import rows_in_log
@@ -31,7 +30,8 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.reports.repairs import RepairDecision, record_repair
-from tidemark.semantics.progress import Place
+from tidemark.selection import names_in
+from tidemark.semantics.progress import TopicPartition
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.kafka.client import KafkaBroker
@@ -123,7 +123,7 @@ def _to_read(source: Source, layout: Layout, broker: KafkaBroker) -> int | None:
     for own in source.each_topic(broker.existing(source)):
         numbers = range(broker.topic(own).partitions)
         for number, (first, end) in broker.offsets(own, numbers).items():
-            n += end - max(first, starts.get(Place(own.topic or "", number), first))
+            n += end - max(first, starts.get(TopicPartition(own.topic or "", number), first))
     return n
 
 

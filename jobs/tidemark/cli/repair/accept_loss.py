@@ -20,11 +20,11 @@ from tidemark.errors import InvalidArgument, argument_type
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, Place
+from tidemark.semantics.progress import InputProgress, TopicPartition
 from tidemark.stream.journal.entries import newest_entry
-from tidemark.stream.kafka.numbering import with_places
+from tidemark.stream.kafka.numbering import with_topic_partitions
 from tidemark.stream.startup.unread import numbered_progress, unread_ranges
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import RecordPosition
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -106,11 +106,11 @@ def record_plan(options: argparse.Namespace, warehouse: Path, clock: Clock = wal
         known = ", ".join(o.name for o in sub.outside_sources if o.topic) or "none"
         msg = f"--record: no source of {stream} over a topic is called {wanted.source}; known: {known}"
         raise InvalidArgument(msg)
-    place = _kafka_place(with_places(sources[0], numbered_progress(control.home, sub)), wanted)
-    batch_id = _batch_with(control.home, sub, place, wanted, stream)
+    partition = _topic_partition(with_topic_partitions(sources[0], numbered_progress(control.home, sub)), wanted)
+    batch_id = _batch_with(control.home, sub, partition, wanted, stream)
     accepted = AcceptedRecord(
-        topic=place.topic,
-        partition=place.partition,
+        topic=partition.topic,
+        partition=partition.partition,
         offset=wanted.offset,
         batch_id=batch_id,
         by=options.by,
@@ -126,10 +126,10 @@ def record_plan(options: argparse.Namespace, warehouse: Path, clock: Clock = wal
     return RepairPlan(
         topology=options.topology,
         sub_topology=sub.name,
-        effect=f"{stream} does not read the record {wanted} (topic {place.topic}, partition {place.partition}), which "
-        "is present, and sets it aside in quarantine as accepted_loss"
+        effect=f"{stream} does not read the record {wanted} (topic {partition.topic}, partition {partition.partition}),"
+        " which is present, and sets it aside in quarantine as accepted_loss"
         + ("; this is accepted already: start the stream" if is_done else ""),
-        state=(str(wanted), place, batch_id, is_done),
+        state=(str(wanted), partition, batch_id, is_done),
         apply=apply,
         is_needed=not is_done,
     )
@@ -140,24 +140,26 @@ def _skips_the_same(one: AcceptedRecord, other: AcceptedRecord) -> bool:
     return places[0] == places[1]
 
 
-def _kafka_place(source: Source, wanted: RecordPlace) -> Place:
+def _topic_partition(source: Source, wanted: RecordPosition) -> TopicPartition:
     """Returns topic and Kafka's partition of the record that is *wanted*, which *source* reads."""
-    if source.reads_several and wanted.partition >= len(source.places):
-        msg = f"--record: {source.name} has no input partition {wanted.partition}; it has {len(source.places)}"
+    if source.reads_several and wanted.partition >= len(source.topic_partitions):
+        msg = (
+            f"--record: {source.name} has no input partition {wanted.partition}; it has {len(source.topic_partitions)}"
+        )
         raise InvalidArgument(msg)
-    return source.place(wanted.partition)
+    return source.topic_partition(wanted.partition)
 
 
-def _batch_with(home: Path, sub: SubTopology, place: Place, wanted: RecordPlace, stream: str) -> int:
+def _batch_with(home: Path, sub: SubTopology, partition: TopicPartition, wanted: RecordPosition, stream: str) -> int:
     """Returns Spark's number of the undecided batch that has the record *wanted*.
 
     Raises InvalidArgument, which says where the stream is, if that batch does not have it.
     """
     batch_id, ranges = unread_ranges(home, sub)
-    start, end = ranges.get(place.topic, {}).get(place.partition, (None, None))
+    start, end = ranges.get(partition.topic, {}).get(partition.partition, (None, None))
     if start is not None and end is not None and start <= wanted.offset < end:
         return batch_id
-    position = _read_to(home, sub, place) if start is None else start
+    position = _read_to(home, sub, partition) if start is None else start
     if wanted.offset < position:
         msg = (
             f"--record: {stream} has read {wanted} already: it continues at offset {position}; "
@@ -172,13 +174,13 @@ def _batch_with(home: Path, sub: SubTopology, place: Place, wanted: RecordPlace,
     raise InvalidArgument(msg)
 
 
-def _read_to(home: Path, sub: SubTopology, place: Place) -> int:
-    """Returns the offset up to which *sub* has read the partition at *place*; 0 if it has not begun."""
+def _read_to(home: Path, sub: SubTopology, partition: TopicPartition) -> int:
+    """Returns the offset up to which *sub* has read the *partition*; 0 if it has not begun."""
     progress = numbered_progress(home, sub)
     for source in sub.outside_sources:
-        numbered = with_places(source, progress)
+        numbered = with_topic_partitions(source, progress)
         for number, part in progress.inputs.get(source.name, InputProgress()).partitions.items():
-            if source.topic and numbered.place(number) == place:
+            if source.topic and numbered.topic_partition(number) == partition:
                 return part.until_offset
     return 0
 

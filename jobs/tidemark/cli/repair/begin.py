@@ -16,7 +16,6 @@ from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
 from tidemark.cli.shared.streams import topology_with_file
-from tidemark.collecting import names_in
 from tidemark.control.folder import Control, TopologyChange
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.repartition import HopSource
@@ -24,6 +23,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import delete_rows

@@ -17,7 +17,6 @@ from tidemark.cli.repair.requeue_late import reopened_places, requested_places, 
 from tidemark.cli.repair.set_aside import dead_letters, requeued_rows, rows_in_span
 from tidemark.cli.shared.plan import RepairPlan
 from tidemark.clock import Clock
-from tidemark.collecting import names_in
 from tidemark.control.folder import Control, WindowReopening
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregates.windows import ends_by, in_windows
@@ -29,6 +28,7 @@ from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.tables.catalog import REQUEUED
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.batch_job import report_lock
+from tidemark.selection import names_in
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.tables import append, create
 from tidemark.stream.decide.reopenings import LATE_ID, forgotten

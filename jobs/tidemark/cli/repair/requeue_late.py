@@ -6,13 +6,13 @@ import polars as pl
 from confluent_kafka import Consumer
 
 from tidemark.cli.repair.set_aside import IN_KAFKA, dead_letters, requeued_rows
-from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Cluster
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
+from tidemark.selection import index_by_name, present
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.stream.decide.reopenings import LATE_ID
 from tidemark.stream.kafka.messages import messages_at

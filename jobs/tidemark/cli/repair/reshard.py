@@ -15,12 +15,12 @@ from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
 from tidemark.cli.shared.streams import topology_with_file
-from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.storage.delta.format import refuse_other
 from tidemark.stream.journal.entries import Journal, newest_entry
 from tidemark.stream.journal.state_runs import StateRuns

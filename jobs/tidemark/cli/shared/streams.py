@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 
 from tidemark.cli.shared.options import existing_warehouse, place
-from tidemark.collecting import index_by_name, names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology, Topology, load, load_each
-from tidemark.recorded.queries import recorded_topologies
+from tidemark.recorded_jobs.queries import recorded_topologies
 from tidemark.reports.batch_job import topology, topology_file
+from tidemark.selection import index_by_name, names_in
 
 
 def add_stream(parser: argparse.ArgumentParser) -> None:

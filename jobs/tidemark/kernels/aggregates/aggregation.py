@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tidemark.collecting import in_order_of
 from tidemark.kernels.aggregates.function import AggregateFunction, Limit
 from tidemark.kernels.aggregates.windows import WINDOW, ends_by, in_windows
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.values import key_text, key_values
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.windows import Shape, Windows
+from tidemark.selection import in_order_of
 
 _ALMOST = 1 - 1e-6
 _GROWING = ("_timestamp_ms", "_newest_ms")

@@ -6,7 +6,7 @@ from datetime import date
 
 import polars as pl
 
-from tidemark.collecting import present
+from tidemark.selection import present
 
 BEYOND = "a time outside of the years 1 to 9999"
 _EPOCH = date(1970, 1, 1).toordinal()

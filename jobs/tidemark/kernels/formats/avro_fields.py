@@ -25,7 +25,7 @@ from tidemark.kernels.records.fields import (
     INVALID_UTF8,
     MALFORMED_AVRO,
     WRONG_TYPE,
-    Fields,
+    RecordFields,
     RecordUnreadable,
     column_of,
     read_fields,
@@ -101,7 +101,7 @@ def avro_fields(
     others: bool = False,
     referenced: tuple[str, ...] = (),
     limits: RecordLimits = DEFAULT_LIMITS,
-) -> Fields:
+) -> RecordFields:
     """Reads the declared fields of records.
 
     Args:

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
-from tidemark.collecting import outside, within
 from tidemark.kernels.columns.schemas import INSTANT, polars_type
 from tidemark.kernels.columns.values import field_text
 from tidemark.kernels.columns.years import within_years
@@ -35,6 +34,7 @@ from tidemark.kernels.records.numbers import SHOWN, numbers_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import digits_of, integer_digits, outermost, steps, whole_fields
+from tidemark.selection import outside, within
 
 MALFORMED_CSV = "malformed_csv"
 MOST_BYTES = 1_000_000_000

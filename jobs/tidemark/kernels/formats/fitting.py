@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemark.collecting import outside
 from tidemark.kernels.formats.avro_fields import avro_types
 from tidemark.kernels.formats.protobuf_fields import protobuf_types
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import digits_of, integer_digits
+from tidemark.selection import outside
 
 _FITTING = {
     "boolean": {"boolean"},

@@ -26,7 +26,7 @@ from tidemark.kernels.records.fields import (
     INVALID_UTF8,
     MALFORMED_PROTOBUF,
     WRONG_TYPE,
-    Fields,
+    RecordFields,
     RecordUnreadable,
     column_of,
     read_fields,
@@ -157,7 +157,7 @@ def protobuf_fields(
     time: str | None = None,
     others: bool = False,
     limits: RecordLimits = DEFAULT_LIMITS,
-) -> Fields:
+) -> RecordFields:
     """Reads the declared fields of records.
 
     Args:

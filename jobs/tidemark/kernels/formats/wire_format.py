@@ -20,7 +20,7 @@ from tidemark.kernels.formats.avro_fields import avro_fields, avro_types
 from tidemark.kernels.formats.fitting import misfits
 from tidemark.kernels.formats.protobuf_fields import message_at, protobuf_fields, protobuf_types
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
-from tidemark.kernels.records.fields import MALFORMED_PROTOBUF, Fields
+from tidemark.kernels.records.fields import MALFORMED_PROTOBUF, RecordFields
 from tidemark.kernels.records.json_fields import json_fields
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
@@ -44,7 +44,7 @@ class _Part:
     """The rows of a batch that are read alike, and their fields."""
 
     rows: list[int]
-    fields: Fields
+    fields: RecordFields
 
 
 def schema_ids(values: pl.Series) -> list[int | None]:
@@ -92,7 +92,7 @@ def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
 
 def wire_fields(
     values: pl.Series, words: Mapping[str, str], source: Source, schemas: Mapping[int, WrittenSchema]
-) -> Fields:
+) -> RecordFields:
     """Reads the declared fields of records by the schemas that they name.
 
     Args:
@@ -189,7 +189,7 @@ def _protobuf_parts(
     for indexes, records in by_message.items():
         of_message, messages = [row for row, _ in records], pl.Series([rest for _, rest in records], dtype=pl.Binary)
 
-        def unread(reason: str, detail: str, n: int = len(records)) -> Fields:
+        def unread(reason: str, detail: str, n: int = len(records)) -> RecordFields:
             return _unread(n, words, reason, detail)
 
         name = None if indexes is None else message_at(schema.descriptors, indexes)
@@ -244,21 +244,21 @@ def _zigzag(body: bytes, at: int) -> tuple[int | None, int]:
     return None, at
 
 
-def _with_id(id_: int, fields: Fields) -> Fields:
+def _with_id(id_: int, fields: RecordFields) -> RecordFields:
     """Returns *fields* whose unreadable records name their schema."""
     named = pl.when(fields.reasons.is_not_null()).then(pl.concat_str(pl.lit(f"read by schema {id_}: "), fields.details))
     return replace(fields, details=pl.select(detail=named)["detail"])
 
 
-def _unread(n: int, words: Mapping[str, str], reason: str | None, detail: str | None) -> Fields:
+def _unread(n: int, words: Mapping[str, str], reason: str | None, detail: str | None) -> RecordFields:
     """Returns *n* records without fields, all for one *reason*."""
     schema = record_schema(words)
     columns = {name: pl.Series([None] * n, dtype=schema[name]) for name in words}
     others, reasons, details = (pl.Series([text] * n, dtype=pl.String) for text in (None, reason, detail))
-    return Fields(columns, others, reasons, details)
+    return RecordFields(columns, others, reasons, details)
 
 
-def _in_order(parts: list[_Part], words: Mapping[str, str]) -> Fields:
+def _in_order(parts: list[_Part], words: Mapping[str, str]) -> RecordFields:
     """Returns the fields of all *parts* in the order of their rows."""
     rows = pl.Series([row for part in parts for row in part.rows], dtype=pl.UInt32).arg_sort()
     columns: dict[str, pl.Series] = {}
@@ -267,4 +267,4 @@ def _in_order(parts: list[_Part], words: Mapping[str, str]) -> Fields:
     others = pl.concat([part.fields.others for part in parts]).gather(rows)
     reasons = pl.concat([part.fields.reasons for part in parts]).gather(rows)
     details = pl.concat([part.fields.details for part in parts]).gather(rows)
-    return Fields(columns, others, reasons, details)
+    return RecordFields(columns, others, reasons, details)

@@ -18,7 +18,7 @@ _LONGEST_DETAIL = 300
 
 
 @dataclass(frozen=True)
-class Fields:
+class RecordFields:
     """The fields of records, as columns.
 
     Attributes:
@@ -93,13 +93,15 @@ def column_of(values: Sequence[Any], kind: pl.DataType, refused: dict[int, Recor
         return pl.Series(fitting, dtype=kind)
 
 
-def read_fields(columns: Mapping[str, pl.Series], others: pl.Series, refused: Mapping[int, RecordUnreadable]) -> Fields:
+def read_fields(
+    columns: Mapping[str, pl.Series], others: pl.Series, refused: Mapping[int, RecordUnreadable]
+) -> RecordFields:
     """Returns the *columns* and *others* of records, without those of the rows *refused*."""
     n = len(others)
-    return also_refused(Fields(columns, others, texts_at({}, n), texts_at({}, n)), refused)
+    return also_refused(RecordFields(columns, others, texts_at({}, n), texts_at({}, n)), refused)
 
 
-def also_refused(fields: Fields, refused: Mapping[int, RecordUnreadable]) -> Fields:
+def also_refused(fields: RecordFields, refused: Mapping[int, RecordUnreadable]) -> RecordFields:
     """Returns *fields* without those of the rows *refused*."""
     if not refused:
         return fields
@@ -111,7 +113,7 @@ def also_refused(fields: Fields, refused: Mapping[int, RecordUnreadable]) -> Fie
     for row, error in refused.items():
         reasons[row], details[row] = error.reason, error.detail
     texts = (pl.Series(each, dtype=pl.String) for each in (reasons, details))
-    return Fields(kept, fields.others.scatter(rows, None), *texts)
+    return RecordFields(kept, fields.others.scatter(rows, None), *texts)
 
 
 def texts_of(values: pl.Series) -> pl.Series:

@@ -24,12 +24,11 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
-from tidemark.collecting import omit, outside, within
 from tidemark.kernels.records.fields import (
     INVALID_UTF8,
     MALFORMED_JSON,
     WRONG_TYPE,
-    Fields,
+    RecordFields,
     RecordUnreadable,
     also_refused,
     column_of,
@@ -41,6 +40,7 @@ from tidemark.kernels.records.iso_times import time_texts
 from tidemark.kernels.records.numbers import number_column
 from tidemark.model.settings.declared_fields import digits_of, steps, whole_fields
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
+from tidemark.selection import omit, outside, within
 
 _SLICE = 20_000
 """Most records that are Python objects at once.
@@ -81,7 +81,7 @@ def json_fields(
     time: str | None = None,
     others: bool = False,
     limits: RecordLimits = DEFAULT_LIMITS,
-) -> Fields:
+) -> RecordFields:
     """Reads the declared fields of records.
 
     Args:
@@ -92,7 +92,7 @@ def json_fields(
         limits: what a record may hold.
     """
     declared = whole_fields(words)
-    parts: list[Fields] = []
+    parts: list[RecordFields] = []
     for layer in _layers(words):
         keeps_others = others and not parts
         parser = _Parser(layer, declared, time=time, keeps_others=keeps_others, limits=limits)
@@ -122,12 +122,12 @@ def _layers(words: Mapping[str, str]) -> list[dict[str, str]]:
     return layers
 
 
-def _together(parts: Sequence[Fields]) -> Fields:
+def _together(parts: Sequence[RecordFields]) -> RecordFields:
     """Returns the fields of records that follow one another."""
     columns = {path: pl.concat([part.columns[path] for part in parts]) for path in parts[0].columns}
     undeclared = pl.concat([part.others for part in parts])
     reasons = pl.concat([part.reasons for part in parts])
-    return Fields(columns, undeclared, reasons, pl.concat([part.details for part in parts]))
+    return RecordFields(columns, undeclared, reasons, pl.concat([part.details for part in parts]))
 
 
 def json_object(value: bytes, max_depth: int) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class _Parser:
         # Records have no cycles; without gc the collector does not track millions of them.
         return msgspec.defstruct("Record", fields, rename=names, gc=False)
 
-    def fields(self, values: pl.Series) -> Fields:
+    def fields(self, values: pl.Series) -> RecordFields:
         """Reads the fields of *values*, all of which become objects at once."""
         written: list[bytes] = values.fill_null(b"{}").to_list()
         refused: dict[int, RecordUnreadable] = {}

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from tidemark.collecting import outside
 from tidemark.kernels.columns.identity import identity_of
 from tidemark.kernels.columns.schemas import INSTANT
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.updates.change import judge
 from tidemark.model.settings.emission import DecisionRate, Emission
+from tidemark.selection import outside
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 

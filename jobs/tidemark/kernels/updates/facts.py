@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import outside
 from tidemark.kernels.aggregates.windows import in_windows, window_start
 from tidemark.kernels.columns.buckets import STATISTICS, bucket_of, merged
 from tidemark.model.settings.windows import Shape, Windows
+from tidemark.selection import outside
 from tidemark.semantics.completeness import DAY_MS, IntervalCount, Intervals
 from tidemark.semantics.latency import Times, latency_at
 

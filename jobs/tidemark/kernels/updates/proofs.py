@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tidemark.collecting import omit, within
 from tidemark.kernels import META, payload
 from tidemark.kernels.columns.values import parsed, value_text
 from tidemark.kernels.updates.emission import JudgedUpdates
+from tidemark.selection import omit, within
 from tidemark.semantics.dead_letters import DeadLetterKind
 
 

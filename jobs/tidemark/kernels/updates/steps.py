@@ -7,7 +7,6 @@ from typing import Literal
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregates.function import OLD
@@ -19,6 +18,7 @@ from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.table import KeyedTable
+from tidemark.selection import in_order_of, outside
 
 
 def map_records(operator: Map, records: pl.DataFrame, sql: Expressions, *, updates: bool) -> pl.DataFrame:

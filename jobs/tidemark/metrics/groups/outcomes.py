@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tidemark.collecting import outside
 from tidemark.metrics.catalog import Metric, MetricGroup, MetricType, Rows, Sample, register
 from tidemark.model.settings.intervals import Grain
 from tidemark.model.tables.catalog import BATCHES, BECAME, OPERATOR_BATCHES
+from tidemark.selection import outside
 from tidemark.why.evidence.snapshot import Scene
 
 # What a person's change of a topology drops is told once, and is no rate.

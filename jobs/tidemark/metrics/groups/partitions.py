@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemark.collecting import names_in
 from tidemark.metrics.catalog import PARTITION, Metric, MetricGroup, MetricType, Rows, Sample, register
 from tidemark.model.tables.catalog import BATCHES, PARTITION_BATCHES
+from tidemark.selection import names_in
 from tidemark.why.evidence.snapshot import Scene
 
 

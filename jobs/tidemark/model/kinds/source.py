@@ -15,7 +15,7 @@ from tidemark.model.kinds.source_place import DELTA, FILES, Elsewhere
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, TableKind, Values, optional
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 
 HOUR_MS = 3_600_000
 WAS = optional(
@@ -36,8 +36,8 @@ class Source(KafkaEnd):
     Attributes:
         topics: the topics of a source over a list of them; empty: it has none.
         topic_pattern: the pattern of a source over all topics whose names match it; None: it has none.
-        places: of a source over several topics, the partition that each input partition is, by number. It is empty in a
-            topology; `with_places` fills it in for a batch.
+        topic_partitions: of a source over several topics, the partition that each input partition is, by number. It is
+            empty in a topology; `with_topic_partitions` fills it in for a batch.
         fields: its columns with their types.
         named: by column, the path of its field in the record if that is another one (`declared_fields.steps`).
         timestamp: one of the columns; None: Kafka's own timestamp.
@@ -94,7 +94,7 @@ class Source(KafkaEnd):
 
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
-    places: tuple[Place, ...] = field(default=(), repr=False)
+    topic_partitions: tuple[TopicPartition, ...] = field(default=(), repr=False)
     elsewhere: Elsewhere | None = None
     fields: Mapping[str, str]
     named: Mapping[str, str] = field(default_factory=dict)
@@ -173,25 +173,25 @@ class Source(KafkaEnd):
             return re.fullmatch(self.subscribed_pattern, topic, re.ASCII) is not None
         return topic == self.topic
 
-    def with_places(self, places: tuple[Place, ...]) -> Self:
-        """Returns it with the *places* of its input partitions.
+    def with_topic_partitions(self, topic_partitions: tuple[TopicPartition, ...]) -> Self:
+        """Returns it with the *topic_partitions* of its input partitions.
 
         A source of one topic needs none.
         """
-        return replace(self, places=places) if self.reads_several else self
+        return replace(self, topic_partitions=topic_partitions) if self.reads_several else self
 
     @property
     def may_be_idle(self) -> bool:
         """True if its partitions count as idle, after a silence or by marks of their writer."""
         return self.idle_after_ms is not None or bool(self.written_by)
 
-    def place(self, number: int) -> Place:
+    def topic_partition(self, number: int) -> TopicPartition:
         """Returns the partition that the input partition *number* is."""
-        return self.places[number] if self.reads_several else Place(self.topic or "", number)
+        return self.topic_partitions[number] if self.reads_several else TopicPartition(self.topic or "", number)
 
     def alone(self, topic: str) -> Self:
         """Returns it as a source of one *topic* of several."""
-        return replace(self, topic=topic, topics=(), topic_pattern=None, places=())
+        return replace(self, topic=topic, topics=(), topic_pattern=None, topic_partitions=())
 
     def each_topic(self, existing: Iterable[str]) -> list[Self]:
         """Returns it once for each of its topics.

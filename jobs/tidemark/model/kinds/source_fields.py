@@ -36,7 +36,7 @@ class NanPolicy(StrEnum):
     QUARANTINE = "quarantine"
 
 
-class Fields(NamedTuple):
+class SourceColumns(NamedTuple):
     """The columns of a source.
 
     *types* by column, and *named*, by column, the path of its field in the record if that is another one.
@@ -46,7 +46,7 @@ class Fields(NamedTuple):
     named: Mapping[str, str]
 
 
-def _fields(text: str, *_: str) -> Fields:
+def _fields(text: str, *_: str) -> SourceColumns:
     """Returns the columns with types, and fields with other names."""
     fields: dict[str, str] = {}
     named: dict[str, str] = {}
@@ -72,7 +72,7 @@ def _fields(text: str, *_: str) -> Fields:
     read = Counter(named.get(column, column).lower() for column in fields)
     if twice := [field for field, n in read.items() if n > 1]:
         refuse(f"reads {twice[0]!r} twice (Spark ignores case)", "read each field once")
-    return Fields(MappingProxyType(fields), MappingProxyType(named))
+    return SourceColumns(MappingProxyType(fields), MappingProxyType(named))
 
 
 def _type_word(text: str) -> str | None:

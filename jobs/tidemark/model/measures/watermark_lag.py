@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidemark.collecting import names_in
 from tidemark.model.measures.limits import LENGTHS
 from tidemark.model.measures.registry import ExplainedBy, Measure, Need, register
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.semantics.moved import Moved
 
 

@@ -23,8 +23,8 @@ from tidemark.model.project.kafka_security import (
     OPEN_KEYS,
     READ_UNCOMMITTED,
     RULES,
+    ClientSettings,
     Security,
-    Settings,
     in_the_clear,
     security_of,
     unusable,
@@ -106,7 +106,7 @@ class Cluster:
     vault: Vault = field(default=EMPTY_VAULT, repr=False, compare=False)
 
     @property
-    def client(self) -> Settings:
+    def client(self) -> ClientSettings:
         """The settings of a client of `confluent_kafka`.
 
         Raises:

@@ -23,7 +23,7 @@ from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, MistakenKey, Values, defaulted, optional
 from tidemark.model.settings.value_types import ADDRESS, UnfitValue, refuse
 
-Settings = dict[str, str | int | float | bool]
+ClientSettings = dict[str, str | int | float | bool]
 """Settings of a client of `confluent_kafka`."""
 Text = Callable[[str, Value], str]
 """Returns the text of a value by its key and its place."""
@@ -361,11 +361,11 @@ class Security:
         name = self.values.get("username") or self.values.get("client_id")
         return name if isinstance(name, str) else ""
 
-    def for_librdkafka(self, text: Text) -> Settings:
+    def for_librdkafka(self, text: Text) -> ClientSettings:
         """Returns the settings of a client of `confluent_kafka`."""
         if self.protocol is Protocol.PLAINTEXT and not self.settings:
             return {}
-        settings: Settings = {"security.protocol": self.protocol.value}
+        settings: ClientSettings = {"security.protocol": self.protocol.value}
         if self.mechanism is not None:
             settings["sasl.mechanisms"] = self.mechanism.value
         if self.mechanism is Mechanism.OAUTHBEARER:
@@ -404,7 +404,7 @@ class Security:
         # Spark passes only options with this prefix on to its clients.
         return {f"kafka.{name}": value for name, value in settings.items()}
 
-    def _settings(self, text: Text) -> Settings:
+    def _settings(self, text: Text) -> ClientSettings:
         texts: dict[str, str | int | float | bool] = {}
         for name, value in self.settings.items():
             texts[name] = text(f"settings.{name}", value) if isinstance(value, str | SecretPlace) else value

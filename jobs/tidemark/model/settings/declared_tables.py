@@ -17,11 +17,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings import value_types
 from tidemark.model.settings.conditions import Needs
 from tidemark.model.settings.value_types import Form, UnfitValue, ValueType, seen, suggestion_of
+from tidemark.selection import names_in, omit, outside
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

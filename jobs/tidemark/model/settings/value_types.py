@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
-from tidemark.collecting import outside
 from tidemark.model.settings.lengths import DURATION, duration_ms
+from tidemark.selection import outside
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidemark.collecting import pick
 from tidemark.model.settings.sql_columns import column_in
 from tidemark.model.settings.windows import Shape, Windows
+from tidemark.selection import pick
 from tidemark.semantics.strategy import Strategy
 
 START, END = "window_start", "window_end"

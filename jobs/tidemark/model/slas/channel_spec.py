@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.graph import inverted, reached
 from tidemark.model.settings import value_types
@@ -21,6 +20,7 @@ from tidemark.model.sla_events import Alert
 from tidemark.model.slas.channel_kinds import KINDS
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in, outside
 from tidemark.semantics.incidents import CHECKS, Change
 from tidemark.semantics.sla import Severity
 

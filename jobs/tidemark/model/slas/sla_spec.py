@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.measures.completeness import COMPLETENESS, OUTCOMES
@@ -56,6 +55,7 @@ from tidemark.model.slas.sla_keys import (
     form,
 )
 from tidemark.model.topology import Topology, name_in, of_jobs
+from tidemark.selection import names_in, outside, present
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import BurnRate, Objective, Severity, Sla

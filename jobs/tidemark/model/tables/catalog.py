@@ -16,7 +16,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from tidemark.collecting import index_by_name, names_in
+from tidemark.selection import index_by_name, names_in
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.segments import SegmentOwner
 

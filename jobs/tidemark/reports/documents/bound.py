@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, answers_over
 from tidemark.model.topology import Topology
+from tidemark.selection import index_by_name
 from tidemark.semantics.bounds import BoundCost, bound_costs
 
 COLUMNS = ("source", *BoundCost.__dataclass_fields__)

@@ -14,7 +14,7 @@ from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.topology import Topology
-from tidemark.recorded.queries import FILE, read_query
+from tidemark.recorded_jobs.queries import FILE, read_query
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
 from tidemark.semantics.liveness import Liveness
 from tidemark.storage.delta.data_files import naming_damage

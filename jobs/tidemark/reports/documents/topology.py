@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemark.account.warehouse import AccountTables
-from tidemark.collecting import in_order_of
 from tidemark.facts.answers import Row, answers_over
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
@@ -16,6 +15,7 @@ from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_state import TopologyState, explained_slas
 from tidemark.reports.paths.live_path import current_path, known_ms
 from tidemark.reports.promises import Promises
+from tidemark.selection import in_order_of
 
 OF_PATH = ("window_end", "leaf", "age_ms", "latency_ms", "state", "path_text")
 """The fields of a window that the document has."""

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 
 from tidemark.account.warehouse import AccountTables
-from tidemark.collecting import names_in
 from tidemark.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
@@ -33,6 +32,7 @@ from tidemark.reports.pages.topology_state import (
 from tidemark.reports.paths.live_path import current_path, known_ms
 from tidemark.reports.paths.path_text import part_text
 from tidemark.reports.promises import Promises
+from tidemark.selection import names_in
 from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import Liveness

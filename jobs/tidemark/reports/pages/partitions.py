@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tidemark.collecting import names_in, present
 from tidemark.facts.answers import Row
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import SubTopology
+from tidemark.selection import names_in, present
 from tidemark.semantics.idleness import Activity
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.evidence.snapshot import Scene

@@ -19,7 +19,6 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from tidemark.account.owners.registry import is_at_operator
-from tidemark.collecting import present
 from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import INSTANTS, utc
 from tidemark.model.settings.lengths import exact_percent, for_people, percent
@@ -29,6 +28,7 @@ from tidemark.reports.paths.path_text import (
     part_text,
 )
 from tidemark.safe_text import inert
+from tidemark.selection import present
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `safe_text.as_code` writes them.

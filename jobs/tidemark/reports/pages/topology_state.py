@@ -16,7 +16,6 @@ import polars as pl
 
 from tidemark.account.explanation import Became
 from tidemark.account.owners.registry import OWNERS
-from tidemark.collecting import omit, present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
 from tidemark.facts.fact_tables import Stored
@@ -28,6 +27,7 @@ from tidemark.model.sla_event_rows import causes_of_row
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.partitions import partitions
+from tidemark.selection import omit, present
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import WORKS, Liveness
 from tidemark.semantics.sla import Verdict

@@ -11,7 +11,6 @@ import polars as pl
 
 from tidemark.account.now import StreamsNow
 from tidemark.account.warehouse import AccountTables
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.path_facts import described_window, windows_with_paths
@@ -36,6 +35,7 @@ from tidemark.reports.paths.window_paths import DriverFacts, Paths, window_paths
 from tidemark.reports.paths.window_verdicts import RecordVerdicts, judge_records, with_window_verdicts
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises
+from tidemark.selection import names_in
 from tidemark.semantics.critical_path import STANDS_STILL
 
 WINDOWS_READ = 10

@@ -13,7 +13,6 @@ from functools import partial
 import polars as pl
 
 from tidemark.account.warehouse import AccountTables
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows
@@ -51,6 +50,7 @@ from tidemark.reports.paths.window_paths import DriverFacts, Paths, looks_back_m
 from tidemark.reports.paths.window_verdicts import judge_records, with_window_verdicts
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises, promises
+from tidemark.selection import names_in
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
 from tidemark.storage.delta.report_tables import replace_rows
 

@@ -14,8 +14,8 @@ its source along the latest upstreams, of the leaf whose latencies sum highest. 
 'A (0 ms) → C (100 ms) → E (20 ms) = 120 ms'
 
 The windows have the same operators and upstreams, and the same operators finished them (`windows`). Of equal operators
-the first by name is taken. An array of Measured has a row per operator, and a column per window. The tests have a
-reference, which measures one window at a time.
+the first by name is taken. An array of MeasuredLatencies has a row per operator, and a column per window. The tests
+have a reference, which measures one window at a time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tidemark.semantics.critical_path import (
 )
 
 STATES = tuple(LatencyState)
-"""The states of latencies; the code of a state in Measured is its position here."""
+"""The states of latencies; the code of a state in MeasuredLatencies is its position here."""
 CODE = {state: code for code, state in enumerate(STATES)}
 Value = TypeVar("Value", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLatencies:
     """The latencies of operators on windows, as arrays with a row for each operator and a column for each window.
 
     A walk goes from an operator to its slowest upstream, and on to a source. Told from the source on, it is the walk to
@@ -76,7 +76,7 @@ class Measured:
         """The row of each operator, by name."""
         return {name: row for row, name in enumerate(self.names)}
 
-    def take(self, windows: Mask) -> Measured:
+    def take(self, windows: Mask) -> MeasuredLatencies:
         """Returns the latencies on the chosen *windows*."""
         arrays = {field.name: getattr(self, field.name)[:, windows] for field in fields(self) if field.name != "names"}
         return replace(self, **arrays)
@@ -180,7 +180,7 @@ def measure(
     windows: int,
     now_ms: float = 0,
     stuck_after_ms: int = HEARTBEAT_TIMEOUT_MS,
-) -> Measured:
+) -> MeasuredLatencies:
     """Measures the latency of each operator on each window, as `semantics.critical_path` does on one window.
 
     Args:
@@ -194,7 +194,9 @@ def measure(
     """
     names = in_order(upstreams)
     shape = (len(names), windows)
-    measured = Measured(names, np.full(shape, np.nan), np.zeros(shape, np.int64), np.full(shape, NONE), np.zeros(shape))
+    measured = MeasuredLatencies(
+        names, np.full(shape, np.nan), np.zeros(shape, np.int64), np.full(shape, NONE), np.zeros(shape)
+    )
     columns = np.arange(windows)
     for own, name in enumerate(names):
         read = upstreams.get(name, ())
@@ -244,7 +246,9 @@ def _latest(
     return np.array([place[name] for name in finished])[stacked.argmax(axis=0)], stacked.max(axis=0)
 
 
-def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measured, critical_ms: Floats) -> Floats:
+def slack_ms(
+    upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: MeasuredLatencies, critical_ms: Floats
+) -> Floats:
     """Returns by how much later each operator could have finished without a longer critical path, ms.
 
     On the critical path the slack is 0. An operator off it may use up two things. One is the time that each reader on
@@ -291,7 +295,10 @@ class SpentOnWindows:
 
 
 def spent(
-    measured: Measured, ewt_ms: Mapping[str, Floats], began_ms: Mapping[str, Floats], queued_ms: Mapping[str, Floats]
+    measured: MeasuredLatencies,
+    ewt_ms: Mapping[str, Floats],
+    began_ms: Mapping[str, Floats],
+    queued_ms: Mapping[str, Floats],
 ) -> SpentOnWindows:
     """Splits the latency of each operator into parts, of which none is negative.
 
@@ -322,7 +329,7 @@ def spent(
     return lengths
 
 
-def same_clock(measured: Measured, clocks: Mapping[str, Floats]) -> Mask:
+def same_clock(measured: MeasuredLatencies, clocks: Mapping[str, Floats]) -> Mask:
     """Returns True if all operators on a walk that finished the window did so by the same known clock.
 
     *clocks* has the number of the clock by which each operator finished each window.

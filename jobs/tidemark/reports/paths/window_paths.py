@@ -15,16 +15,16 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from tidemark.collecting import omit
 from tidemark.graph import reached
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.solver import CODE, STATES, Measured, measure, same_clock, slack_ms, spent
+from tidemark.reports.paths.solver import CODE, STATES, MeasuredLatencies, measure, same_clock, slack_ms, spent
 from tidemark.reports.paths.windows import WINDOW, PassedWindows, WindowGroup, windows_finished
 from tidemark.reports.promises import Promises
+from tidemark.selection import omit
 from tidemark.semantics.critical_path import (
     HEARTBEAT_TIMEOUT_MS,
     LATENCY_SAMPLES,
@@ -152,7 +152,7 @@ def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
     return {name: pl.Series(of.ravel(), nan_to_null=True).cast(pl.Int64()) for name, of in values.items()}
 
 
-def _measured(group: WindowGroup, drivers: DriverFacts, topology: Topology) -> Measured:
+def _measured(group: WindowGroup, drivers: DriverFacts, topology: Topology) -> MeasuredLatencies:
     """Returns the latency of each operator on the windows of *group*."""
     newest_ms, behind_ms = drivers.newest_ms, dict[str, Floats]()
     for name, read in group.upstreams.items():
@@ -174,7 +174,7 @@ def _measured(group: WindowGroup, drivers: DriverFacts, topology: Topology) -> M
 
 
 def _averages(
-    of_groups: Sequence[tuple[WindowGroup, Measured]], end_ms: Places, looks_back_ms: int
+    of_groups: Sequence[tuple[WindowGroup, MeasuredLatencies]], end_ms: Places, looks_back_ms: int
 ) -> dict[str, Floats]:
     """Returns for each operator the moving average of its latencies up to each window, in whole ms.
 
@@ -203,7 +203,9 @@ def _averages(
     return average_ms
 
 
-def _walks_end(group: WindowGroup, measured: Measured, drivers: DriverFacts, topology: Topology) -> dict[str, Mask]:
+def _walks_end(
+    group: WindowGroup, measured: MeasuredLatencies, drivers: DriverFacts, topology: Topology
+) -> dict[str, Mask]:
     """Returns for each terminal operator in which windows the critical path may end there; none if a window is open.
 
     A walk is settled if all its operators are measured, or if a driver on it stands still. A window is open until each
@@ -237,7 +239,9 @@ class _GroupPaths:
         promises: the promises about windows of the topology.
     """
 
-    def __init__(self, group: WindowGroup, measured: Measured, ends: Sequence[str], promises: Promises) -> None:
+    def __init__(
+        self, group: WindowGroup, measured: MeasuredLatencies, ends: Sequence[str], promises: Promises
+    ) -> None:
         self._group, self._measured, self._ends, self._promises = group, measured, ends, promises
         finishes = group.finishes
         self._spent = spent(

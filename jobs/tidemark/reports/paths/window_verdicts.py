@@ -10,9 +10,9 @@ from dataclasses import asdict
 
 import polars as pl
 
-from tidemark.collecting import present
 from tidemark.kernels.columns.buckets import in_rows
 from tidemark.reports.promises import Promises, WindowVerdict
+from tidemark.selection import present
 
 RecordVerdicts = Mapping[tuple[str, int], tuple[WindowVerdict, ...]]
 """The verdicts on the records of windows.

@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from tidemark.collecting import names_in, omit, within
 from tidemark.graph import in_order, reached
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in, omit, within
 from tidemark.semantics.critical_path import Upstreams
 
 WINDOW = ("topology", "window_start", "window_end")

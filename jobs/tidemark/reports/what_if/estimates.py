@@ -15,12 +15,12 @@ import numpy.typing as npt
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.kernels.reports.arrays import Floats
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.solver import Measured, measure, spent
+from tidemark.reports.paths.solver import MeasuredLatencies, measure, spent
+from tidemark.selection import in_order_of
 from tidemark.semantics.critical_path import Path, Upstreams
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.timetable import Timetable, TimetableBatch
@@ -175,7 +175,7 @@ def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> lis
     return closed
 
 
-def _measured(closed: Sequence[_Rows], upstreams: Upstreams) -> tuple[Measured, Floats]:
+def _measured(closed: Sequence[_Rows], upstreams: Upstreams) -> tuple[MeasuredLatencies, Floats]:
     """Returns the measured latencies of operators on *closed* windows, and how long each worked on each window, ms."""
 
     def values(column: str) -> dict[str, Floats]:
@@ -187,7 +187,7 @@ def _measured(closed: Sequence[_Rows], upstreams: Upstreams) -> tuple[Measured, 
     return measured, spent(measured, ewt_ms, began_ms, values("queued_ms")).worked_ms
 
 
-def _all_finished(upstreams: Upstreams, ewt_ms: Mapping[str, npt.ArrayLike]) -> Measured:
+def _all_finished(upstreams: Upstreams, ewt_ms: Mapping[str, npt.ArrayLike]) -> MeasuredLatencies:
     """Returns the measured latencies of operators that have finished all windows, from when each did (*ewt_ms*)."""
     ewts_ms = {name: np.asarray(of, float) for name, of in ewt_ms.items()}
     (windows,) = {of.size for of in ewts_ms.values()}

@@ -14,7 +14,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Answer
+from tidemark.query.sql import QueryResult
 from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, what_if
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 
@@ -74,7 +74,7 @@ def what_if_facts(
     }
 
 
-def _frame(answer: Answer) -> pl.DataFrame:
+def _frame(answer: QueryResult) -> pl.DataFrame:
     return pl.DataFrame(answer.rows, schema=list(answer.columns), orient="row", infer_schema_length=None)
 
 

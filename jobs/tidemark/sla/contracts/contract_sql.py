@@ -6,9 +6,9 @@ Rows come after FROM.
 
 from __future__ import annotations
 
-from tidemark.collecting import within
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind, Conditions
 from tidemark.model.tables.catalog import HOP, Table
+from tidemark.selection import within
 
 KEYS = "duplicate_keys"
 COUNTS = (KEYS, *(rule.value for rule in ConditionKind))

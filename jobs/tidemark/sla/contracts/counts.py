@@ -30,7 +30,6 @@ import duckdb
 from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
-from tidemark.collecting import present
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.checks import SUMS, ConditionKind
 from tidemark.model.kinds.registry import HandingOut
@@ -41,6 +40,7 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.slas.sla_spec import CLOCKS_APART_MS
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, HOP, TABLES, Column, Table
 from tidemark.model.topology import Topology
+from tidemark.selection import present
 from tidemark.sla.contracts.contract_sql import (
     COUNTS,
     KEYS,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from tidemark.collecting import present
 from tidemark.model.settings.retention import Retention
 from tidemark.model.tables.catalog import EXPECTATION_RESULTS
+from tidemark.selection import present
 
 Row = Mapping[str, Any]
 SCHEMA, CONTRACT = "schema", "contract"

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from tidemark.collecting import present
 from tidemark.model.sla_events import AlertCause
 from tidemark.safe_text import one_line
+from tidemark.selection import present
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.sla import Severity
 from tidemark.sla.incidents.due import DueAlert

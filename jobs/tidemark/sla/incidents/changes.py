@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.measures.limits import Thresholds
 from tidemark.model.settings.intervals import iso
@@ -17,6 +16,7 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult, in_time, still_open
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import (

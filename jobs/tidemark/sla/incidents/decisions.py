@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.checks import Check, newest_check
@@ -22,13 +21,14 @@ from tidemark.model.sla_events import Alert, AlertDecided
 from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
 from tidemark.sla.incidents.due import Silence, silenced_until, silences
 from tidemark.sla.incidents.tables import acknowledge, open_slas, stored_decisions
 from tidemark.storage.delta.report_tables import add_rows
 
 if TYPE_CHECKING:
-    from tidemark.query.sql import Answer
+    from tidemark.query.sql import QueryResult
 
 _STATES = {
     Decision.ACKNOWLEDGE: "acknowledged",
@@ -199,7 +199,7 @@ def _concerns(silence: Silence, subject: str, kind: DecisionSubject, incidents: 
     return DecisionSubject.TOPOLOGY in {kind, silence.kind} or not pairs.isdisjoint(incidents.items())
 
 
-def decisions_made(tables: Tables, topology: str) -> Answer:
+def decisions_made(tables: Tables, topology: str) -> QueryResult:
     """Returns the decisions of people about alerts of *topology*, the newest first."""
     return tables.ask(MADE, [topology])
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from tidemark.collecting import present
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_events import Alert, AlertDecided, Delivery, in_time, still_open
 from tidemark.model.slas.channel_spec import Channel
+from tidemark.selection import present
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.sla.incidents.grouping import LISTS, precedes, severity_rank
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tidemark.collecting import in_order_of, outside, present
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult, in_time, still_open
 from tidemark.model.topology import Topology
+from tidemark.selection import in_order_of, outside, present
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
 from tidemark.semantics.sla import Severity, Verdict
 from tidemark.sla.incidents.changes import PAST, name_since

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemark.collecting import names_in
 from tidemark.graph import reached
 from tidemark.model.measures.completeness import OUTCOMES
 from tidemark.model.measures.contract import ALL_TABLES
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in
 
 
 def upstream_of(subject: str, topology: Topology) -> set[str]:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.collecting import present
 from tidemark.facts.checks import Check, newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows, rows_in
@@ -29,6 +28,7 @@ from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
+from tidemark.selection import present
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Unit
 from tidemark.sla.incidents.changes import (

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidemark.collecting import names_in
 from tidemark.model.measures.contract import CONTRACT
 from tidemark.model.slas.sla_spec import SlaSpec
+from tidemark.selection import names_in
 from tidemark.semantics.incidents import BROKEN
 from tidemark.sla.measures.status import Status
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 import polars as pl
 
 from tidemark.clock import Clock
-from tidemark.collecting import names_in
 from tidemark.control.folder import BEATS_EVERY_MS, Control, beats_every_ms
 from tidemark.control.liveness import liveness_of
 from tidemark.facts.fact_tables import stored_in
@@ -20,6 +19,7 @@ from tidemark.model.measures.contract import CONTRACT
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.selection import names_in
 from tidemark.semantics.liveness import HAS_DRIVER
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.status import Status

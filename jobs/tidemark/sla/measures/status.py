@@ -13,7 +13,6 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, assert_never
 
-from tidemark.collecting import names_in, present
 from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.groups import GroupsSeen
 from tidemark.model.kinds.registry import Reading
@@ -24,6 +23,7 @@ from tidemark.model.measures.registry import Need
 from tidemark.model.slas.sla_keys import ResultPlace, WhileCatchingUp
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.selection import names_in, present
 from tidemark.semantics.buckets import quantile, value_of
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.idleness import Activity

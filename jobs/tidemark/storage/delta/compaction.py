@@ -25,9 +25,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.model.settings.retention import DAY_MS, WEEK_MS
+from tidemark.selection import names_in
 from tidemark.storage.delta.datasets import file_names
 from tidemark.storage.delta.format import WRITER
 from tidemark.storage.delta.log import Action, add_action, checkpoint_every, checkpoint_if_due, commit_file

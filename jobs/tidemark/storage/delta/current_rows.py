@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from tidemark.collecting import outside
 from tidemark.errors import Contradiction
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, merged_last_seen
+from tidemark.selection import outside
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.files import File, write_file
 

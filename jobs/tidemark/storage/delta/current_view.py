@@ -13,9 +13,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tidemark.collecting import names_in
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ANEW, SEEN_ONLY
+from tidemark.selection import names_in
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO
 
 KEPT_BY = "tidemark.current"

@@ -24,9 +24,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.clock import since_boot_s
-from tidemark.collecting import outside, present, within
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint, NotEvaluable
+from tidemark.selection import outside, present, within
 from tidemark.storage.delta.datasets import schema_of
 from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of, versions_in_log
 from tidemark.storage.delta.types import refuse_type_changes

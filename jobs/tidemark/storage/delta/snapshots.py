@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from tidemark.collecting import within
+from tidemark.selection import within
 from tidemark.storage.object_path import ObjectPath
 
 MOST_FILES = 200
@@ -36,7 +36,7 @@ Partition = tuple[tuple[str, str | None], ...]
 """The partition columns of a table, each with its value in a file; the file itself does not have these columns."""
 
 
-class DataFile(NamedTuple):
+class DataFileEntry(NamedTuple):
     """A file of a table: its `partition`, and when its youngest row was written, epoch ms."""
 
     partition: Partition
@@ -68,7 +68,7 @@ class Snapshot:
     writer_version: int
     writer_features: tuple[str, ...]
     columns: Mapping[str, Any]
-    data_files: Mapping[str, DataFile]
+    data_files: Mapping[str, DataFileEntry]
     transactions: Mapping[str, int]
 
     def version(self) -> int:
@@ -259,7 +259,7 @@ class _Actions:
     """Applies the actions of a log in their order. Some of its `files` may lie `elsewhere`, outside of its folder."""
 
     number: int = -1
-    files: dict[str, DataFile] = field(default_factory=dict)
+    files: dict[str, DataFileEntry] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
     transactions: dict[str, int] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -276,7 +276,7 @@ class _Actions:
                     name = unquote(content["path"])
                     # A commit has an object of values, and Arrow reads a map of a checkpoint as a list of pairs.
                     partition = tuple(sorted(dict(content["partitionValues"]).items()))
-                    self.files[name] = DataFile(partition, content["modificationTime"])
+                    self.files[name] = DataFileEntry(partition, content["modificationTime"])
                     if not is_below(content["path"]):
                         self.elsewhere.add(name)
                 case "remove":

@@ -36,9 +36,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import in_order_of
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
+from tidemark.selection import in_order_of
 from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of, file_names, open_to_read
 from tidemark.storage.delta.format import FORMAT, STAMPED, TABLE_FORMAT, WRITER, table_stamp

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
-from tidemark.collecting import within
 from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import DDL_TYPES
+from tidemark.selection import within
 
 _KEPT = re.compile(
     r"(?:column (?P<column>.*) of )?(?:operators\.(?P<operator>\w+)(?:\.(?P<part>.*))?|the table (?P<table>.*))"

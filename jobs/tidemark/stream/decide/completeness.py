@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.collecting import omit
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.selection import omit
 from tidemark.semantics.completeness import Completion, IntervalCount, Intervals, complete, passed_ms, path_time
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.strategy import Strategy

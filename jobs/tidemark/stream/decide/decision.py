@@ -16,7 +16,6 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.clock import Clock
-from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.control.folder import Control, TopologyChange
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import per_interval, records_per_window
@@ -24,6 +23,7 @@ from tidemark.model.kinds.operator import latency_level
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS, HOP, SCHEMA_CHANGES, TABLES, TOPOLOGY_CHANGES, Table
 from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.selection import in_order_of, index_by_name, names_in, omit, within
 from tidemark.semantics import skip_rate
 from tidemark.semantics.completeness import NEVER, IntervalCount, Intervals, idle_watermark_ms
 from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import within
 from tidemark.control.folder import Control
 from tidemark.kernels.updates.proofs import read_again
 from tidemark.model.settings.windows import Windows
 from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.topology import SubTopology
+from tidemark.selection import within
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.unflushed import scan_facts

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import omit
 from tidemark.control.folder import TimeReset
 from tidemark.model.tables.catalog import CHANGES, OPERATOR_WINDOWS
 from tidemark.model.topology import SubTopology
+from tidemark.selection import omit
 from tidemark.semantics.event_time import set_back, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.semantics.watermark import is_window_late

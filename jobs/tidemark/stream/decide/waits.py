@@ -20,13 +20,13 @@ from itertools import accumulate
 
 import polars as pl
 
-from tidemark.collecting import pick
 from tidemark.kernels.records import read_ages
 from tidemark.kernels.records.read_ages import READS, SOURCE_RECORDS
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.selection import pick
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.streaming_windows import ClosedWindow

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tidemark.clock import Clock
 from tidemark.model.project.connections import HEARTBEATS, Cluster
-from tidemark.model.project.kafka_security import Settings
+from tidemark.model.project.kafka_security import ClientSettings
 from tidemark.model.tables.catalog import BROKERS
 from tidemark.semantics.skew import Skew, TimedHeartbeat, minimum_skew
 from tidemark.stream.driver.heartbeats import ClockOffset, ClockOffsets
@@ -75,7 +75,7 @@ class ClockSkew:
         clock: Clock,
     ) -> None:
         # Level 0 is silent: the stream's own clients log that there is no broker.
-        self._client: Settings = {**(cluster.client if cluster else {}), "log_level": 0}
+        self._client: ClientSettings = {**(cluster.client if cluster else {}), "log_level": 0}
         self._is_wanted = cluster is not None
         self._offsets = offsets
         self._key, self._host, self._clock = f"{topology}/{sub_topology}", host, clock

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tidemark.collecting import present
 from tidemark.graph import inverted, reached
+from tidemark.selection import present
 from tidemark.storage.object_path import ObjectPath
 
 PROC = Path("/proc")

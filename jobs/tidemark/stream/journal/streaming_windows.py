@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.collecting import pick
+from tidemark.selection import pick
 from tidemark.semantics.progress import StreamProgress
 
 NOTHING_PASSED = -(2**63)

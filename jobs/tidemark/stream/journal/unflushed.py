@@ -24,7 +24,6 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.collecting import names_in
 from tidemark.errors import UnreadableFile
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
@@ -34,6 +33,7 @@ from tidemark.model.tables.catalog import (
     SUPPRESSED,
     TOPOLOGY_CHANGES,
 )
+from tidemark.selection import names_in
 from tidemark.storage.delta.datasets import frame_of, open_to_read
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import Rows, frames

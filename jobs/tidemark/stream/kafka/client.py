@@ -15,7 +15,9 @@ from confluent_kafka import (
     KafkaException,
     Producer,
     TopicCollection,
-    TopicPartition,
+)
+from confluent_kafka import (
+    TopicPartition as KafkaTopicPartition,
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -32,10 +34,10 @@ from tidemark.kernels.records.marks import MARK, mark_text
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, topic_command
-from tidemark.model.project.kafka_security import Protocol, Settings
+from tidemark.model.project.kafka_security import ClientSettings, Protocol
 from tidemark.model.project.rights import MissingRight, Operation
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.semantics.tracing import span_of_batch
 from tidemark.stream.kafka.access import (
     NEWEST_LOCAL,
@@ -106,7 +108,7 @@ class KafkaBroker:
         for name, each in clusters.items():
             settings = {**self._client_settings[name], "error_cb": self._refusals[name]}
             self._admins[name] = make_client(AdminClient, each, settings)
-        self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
+        self._producers: dict[_Topic, tuple[ClientSettings, Producer]] = {}
         self._limits: dict[_Topic, tuple[int, TopicLimits]] = {}
         self._counts: dict[_Topic, tuple[int, int]] = {}
         self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
@@ -219,18 +221,18 @@ class KafkaBroker:
         """
         states: dict[str, TopicState] = {}
         # A topic that is not in the list any more keeps its numbers.
-        names = sorted({place.topic for place in source.places if source.reads(place.topic)} or source.topics)
+        names = sorted({place.topic for place in source.topic_partitions if source.reads(place.topic)} or source.topics)
         for name, asked in self._asked(source, names).items():
             try:
                 states[name] = self._state(source.alone(name), asked)
             except MissingTopic:
-                if not source.places:
+                if not source.topic_partitions:
                     raise
         ids: dict[int, str | None] = {}
-        for number, place in enumerate(source.places):
+        for number, place in enumerate(source.topic_partitions):
             if place.topic in states and states[place.topic].has(place.partition):
                 ids[number] = states[place.topic].id
-        return SeveralTopics(None, len(source.places), ids)
+        return SeveralTopics(None, len(source.topic_partitions), ids)
 
     def _not_described(self, error: KafkaError, at: Source | Sink) -> Exception:
         """Returns the error for a topic that was not described.
@@ -255,7 +257,10 @@ class KafkaBroker:
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         earliest, latest = [self._asked_offsets(source, partitions, spec) for spec in specs]
         first, end = self._listed(source, earliest), self._listed(source, latest)
-        return {number: (first[source.place(number)], end[source.place(number)]) for number in partitions}
+        return {
+            number: (first[source.topic_partition(number)], end[source.topic_partition(number)])
+            for number in partitions
+        }
 
     def latest(self, source: Source, partitions: Sequence[int], *, committed: bool = True) -> Mapping[int, int]:
         """Returns the latest offset of each of *partitions*, as `offsets` does.
@@ -264,18 +269,18 @@ class KafkaBroker:
         """
         spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         end = self._listed(source, self._asked_offsets(source, partitions, spec, committed=committed))
-        return {number: end[source.place(number)] for number in partitions}
+        return {number: end[source.topic_partition(number)] for number in partitions}
 
-    def starts(self, source: Source) -> dict[Place, int]:
+    def starts(self, source: Source) -> dict[TopicPartition, int]:
         """Returns the offset at which *source* begins in each partition, as its `starting_offsets` say.
 
         If they are an instant, a partition begins with its first record of that timestamp or a later one, or at its end
         if it has none.
         """
-        starts: dict[Place, int] = {}
+        starts: dict[TopicPartition, int] = {}
         for own in source.each_topic(self.existing(source)):
             name, numbers = own.topic or "", range(self.topic(own).partitions)
-            offsets = {Place(name, number): end for number, end in self.latest(own, numbers).items()}
+            offsets = {TopicPartition(name, number): end for number, end in self.latest(own, numbers).items()}
             if isinstance(source.starting_offsets, int):
                 spec = OffsetSpec.for_timestamp(source.starting_offsets)
                 found = self._listed(own, self._asked_offsets(own, numbers, spec))
@@ -304,7 +309,7 @@ class KafkaBroker:
 
     def _asked_offsets(
         self, source: Source, partitions: Sequence[int], spec: OffsetSpec, *, committed: bool = True
-    ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
+    ) -> Mapping[KafkaTopicPartition, Future[ListOffsetsResultInfo]]:
         """Asks for an offset of each of *partitions*.
 
         Kafka's latest offset is the one after the newest record. If *committed*, and unless uncommitted records are
@@ -313,7 +318,7 @@ class KafkaBroker:
         # A pattern may match no topic yet, and Kafka's client refuses to ask for nothing.
         if not partitions:
             return {}
-        places = [TopicPartition(*source.place(number)) for number in partitions]
+        places = [KafkaTopicPartition(*source.topic_partition(number)) for number in partitions]
         if committed and not self._clusters[source.kafka].reads_uncommitted:
             level = IsolationLevel.READ_COMMITTED
         else:
@@ -323,13 +328,13 @@ class KafkaBroker:
         )
 
     def _listed(
-        self, source: Source, answers: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
-    ) -> dict[Place, int]:
+        self, source: Source, answers: Mapping[KafkaTopicPartition, Future[ListOffsetsResultInfo]]
+    ) -> dict[TopicPartition, int]:
         """Awaits the offsets of partitions of *source*."""
-        offsets: dict[Place, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         for place, answer in answers.items():
             try:
-                offsets[Place(place.topic, place.partition)] = answer.result().offset
+                offsets[TopicPartition(place.topic, place.partition)] = answer.result().offset
             except KafkaException as error:
                 cluster, code = self._clusters[source.kafka], error.args[0].code()
                 missing = missing_right_of(code, place.topic, cluster, Operation.DESCRIBE)
@@ -356,9 +361,9 @@ class KafkaBroker:
         return reasons
 
     def _asked_to_write(
-        self, group: str, cluster: str, offsets: Mapping[Place, int]
+        self, group: str, cluster: str, offsets: Mapping[TopicPartition, int]
     ) -> Future[ConsumerGroupTopicPartitions]:
-        parts = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
+        parts = [KafkaTopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
         request = [ConsumerGroupTopicPartitions(group, parts)]
         return self._admins[cluster].alter_consumer_group_offsets(request, request_timeout=TIMEOUT_S)[group]
 
@@ -483,7 +488,7 @@ class KafkaBroker:
             self._producers[topic] = client, make_client(Producer, self._clusters[sink.kafka], settings)
         return self._producers[topic][1]
 
-    def _client(self, sink: Sink) -> Settings:
+    def _client(self, sink: Sink) -> ClientSettings:
         """Returns the settings of a producer for *sink*.
 
         Its batches are no larger than the topic accepts.

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import Place, StreamProgress
-from tidemark.stream.kafka.numbering import with_places
+from tidemark.semantics.progress import StreamProgress, TopicPartition
+from tidemark.stream.kafka.numbering import with_topic_partitions
 
 log = logging.getLogger("tidemark.stream")
 
-Offsets = Mapping[str, Mapping[Place, int]]
+Offsets = Mapping[str, Mapping[TopicPartition, int]]
 """By cluster, the next offset to read of each partition."""
 
 REPEATED_EVERY_S = 3_600.0
@@ -35,18 +35,18 @@ ENDS_WITHIN_S = 5.0
 """Longest wait of a driver that ends for the last write."""
 
 
-def offsets_by_cluster(sub: SubTopology, progress: StreamProgress) -> dict[str, dict[Place, int]]:
+def offsets_by_cluster(sub: SubTopology, progress: StreamProgress) -> dict[str, dict[TopicPartition, int]]:
     """Returns up to where *progress* has read the partitions of the topics of *sub*, by cluster.
 
     Records that wait in the stream's state, such as for `max_drift`, are read.
     """
-    read_to: dict[str, dict[Place, int]] = {}
+    read_to: dict[str, dict[TopicPartition, int]] = {}
     for source in sub.outside_sources:
         if not source.topic or source.name not in progress.inputs:
             continue
-        numbered, of_cluster = with_places(source, progress), read_to.setdefault(source.kafka, {})
+        numbered, of_cluster = with_topic_partitions(source, progress), read_to.setdefault(source.kafka, {})
         for number, offset in progress.inputs[source.name].offsets_read.items():
-            of_cluster[numbered.place(number)] = offset
+            of_cluster[numbered.topic_partition(number)] = offset
     return read_to
 
 

@@ -22,7 +22,7 @@ MOST = 600
 """So many looks are kept: of ten minutes."""
 
 
-class Look(NamedTuple):
+class ArrivalLook(NamedTuple):
     """A look at `at_ms` (boot): the end of each partition, by source."""
 
     at_ms: int
@@ -47,7 +47,7 @@ class ArrivalLooks:
         self, broker: AskedEnds, timeline: Timeline, inputs: Callable[[], Iterable[tuple[Source, Sequence[int]]]]
     ) -> None:
         self._broker, self._timeline, self._inputs = broker, timeline, inputs
-        self._looks: deque[Look] = deque(maxlen=MOST)
+        self._looks: deque[ArrivalLook] = deque(maxlen=MOST)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -65,7 +65,7 @@ class ArrivalLooks:
         ends = {
             source.name: dict(self._broker.latest(source, numbers)) for source, numbers in self._inputs() if numbers
         }
-        self._looks.append(Look(at_ms, ends))
+        self._looks.append(ArrivalLook(at_ms, ends))
 
     def before(self, at_ms: int, source: str) -> list[tuple[int, int, int]]:
         """Returns the looks at *source* before *at_ms* (boot): partition, its end, and how long before that it was."""

@@ -6,10 +6,11 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 
 import polars as pl
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from tidemark.kernels.columns.schemas import HEADERS
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 
 SILENT_S = 10.0
 """A topic that is silent for so long has no more records."""
@@ -53,7 +54,7 @@ def record_of(message: Message, partition: int) -> dict[str, object]:
     }
 
 
-def messages_between(consumer: Consumer, ranges: Mapping[Place, tuple[int, int]]) -> Iterator[Message]:
+def messages_between(consumer: Consumer, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Message]:
     """Yields the records of partitions at offsets from the start of their range until its end.
 
     Offsets without a record are left out. A partition that ends before its range does is read to its end: the topic
@@ -63,7 +64,7 @@ def messages_between(consumer: Consumer, ranges: Mapping[Place, tuple[int, int]]
         KafkaException: the records did not come.
     """
     ends = {place: end for place, (start, end) in ranges.items() if start < end}
-    consumer.assign([TopicPartition(*place, ranges[place][0]) for place in ends])
+    consumer.assign([KafkaTopicPartition(*place, ranges[place][0]) for place in ends])
     waits_until = time.monotonic() + FAILS_AFTER_S
     while ends:
         messages = consumer.consume(_AT_ONCE, timeout=1.0)
@@ -72,7 +73,7 @@ def messages_between(consumer: Consumer, ranges: Mapping[Place, tuple[int, int]]
         elif time.monotonic() > waits_until:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         for message in messages:
-            place, offset = Place(message.topic() or "", message.partition() or 0), message.offset() or 0
+            place, offset = TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0
             if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
             if place not in ends:
@@ -88,10 +89,10 @@ def messages_between(consumer: Consumer, ranges: Mapping[Place, tuple[int, int]]
                 del ends[place]
 
 
-def _has_more(consumer: Consumer, place: Place, offset: int, end: int) -> bool:
+def _has_more(consumer: Consumer, place: TopicPartition, offset: int, end: int) -> bool:
     """Returns True if a partition that ended at *offset* for its client goes on until *end*."""
     # A broker that has just become the leader may not know yet how far the partition goes.
-    return offset < end <= consumer.get_watermark_offsets(TopicPartition(*place), timeout=SILENT_S)[1]
+    return offset < end <= consumer.get_watermark_offsets(KafkaTopicPartition(*place), timeout=SILENT_S)[1]
 
 
 def messages_at(consumer: Consumer, topic: str, number: int, offsets: Collection[int]) -> Iterator[Message]:
@@ -101,11 +102,11 @@ def messages_at(consumer: Consumer, topic: str, number: int, offsets: Collection
     group, and has `enable.partition.eof`: the last offsets may be marks of transactions, so no record tells the end.
     """
     wanted = set(offsets)
-    first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SILENT_S)
+    first, end = consumer.get_watermark_offsets(KafkaTopicPartition(topic, number), timeout=SILENT_S)
     wanted &= set(range(first, end)) if wanted else set()
     if not wanted:
         return
-    consumer.assign([TopicPartition(topic, number, min(wanted))])
+    consumer.assign([KafkaTopicPartition(topic, number, min(wanted))])
     while (message := consumer.poll(SILENT_S)) is not None:
         offset = message.offset()
         if message.error() is None and offset in wanted:

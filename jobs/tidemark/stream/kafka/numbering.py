@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, Place, StreamProgress
+from tidemark.semantics.progress import InputProgress, StreamProgress, TopicPartition
 from tidemark.stream.journal.checkpoint import Ends
 
 R = TypeVar("R")
@@ -26,9 +26,9 @@ def multi_topic_sources(sub: SubTopology) -> list[Source]:
     return [source for source in sub.outside_sources if source.reads_several]
 
 
-def with_places(source: Source, was: StreamProgress) -> Source:
+def with_topic_partitions(source: Source, was: StreamProgress) -> Source:
     """Returns *source* with the places of its input partitions in *was*."""
-    return source.with_places(was.inputs.get(source.name, InputProgress()).places)
+    return source.with_topic_partitions(was.inputs.get(source.name, InputProgress()).places)
 
 
 def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, StreamProgress]:
@@ -41,9 +41,9 @@ def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tupl
     inputs = dict(was.inputs)
     for source in multi_topic_sources(sub):
         before = inputs.get(source.name, InputProgress())
-        planned: dict[Place, int] = {}
+        planned: dict[TopicPartition, int] = {}
         for topic in sorted(filter(source.reads, ends)):
-            planned |= {Place(topic, number): end for number, end in sorted(by_number.pop(topic).items())}
+            planned |= {TopicPartition(topic, number): end for number, end in sorted(by_number.pop(topic).items())}
         places = (*before.places, *(place for place in planned if place not in before.places))
         number_of = {place: number for number, place in enumerate(places)}
         by_number[source.topic or ""] = {number_of[place]: end for place, end in planned.items()}
@@ -61,11 +61,13 @@ def number_records(
     """
     by_number = dict(records)
     for source in multi_topic_sources(sub):
-        number_of = {place: number for number, place in enumerate(with_places(source, was).places)}
+        number_of = {place: number for number, place in enumerate(with_topic_partitions(source, was).topic_partitions)}
         own: dict[tuple[int, int], R] = {}
         for topic in sorted(filter(source.reads, records)):
             of_topic = by_number.pop(topic)
-            own |= {(number_of[Place(topic, number)], offset): each for (number, offset), each in of_topic.items()}
+            own |= {
+                (number_of[TopicPartition(topic, number)], offset): each for (number, offset), each in of_topic.items()
+            }
         if own:
             by_number[source.topic or ""] = own
     return by_number
@@ -79,9 +81,11 @@ def number_ranges(
     They are the offsets from and until which partitions are read, by Kafka's topic and partition.
     """
     by_number: dict[str, dict[int, tuple[int, int]]] = {}
-    for source in (with_places(source, was) for source in sub.outside_sources if source.topic):
+    for source in (with_topic_partitions(source, was) for source in sub.outside_sources if source.topic):
         own = by_number[source.topic or ""] = {}
         for topic in sorted(filter(source.reads, ranges)):
             for number, offsets in ranges[topic].items():
-                own[source.places.index(Place(topic, number)) if source.reads_several else number] = offsets
+                own[
+                    source.topic_partitions.index(TopicPartition(topic, number)) if source.reads_several else number
+                ] = offsets
     return by_number

@@ -22,7 +22,7 @@ from tidemark.errors import TidemarkError
 from tidemark.kernels.records.headers import headers_to_send
 from tidemark.kernels.records.partitioners import partitions_of
 from tidemark.model.project.connections import Cluster
-from tidemark.model.project.kafka_security import Settings
+from tidemark.model.project.kafka_security import ClientSettings
 from tidemark.model.project.rights import Operation
 from tidemark.storage.files import frames
 from tidemark.stream.kafka.access import Refusals, missing_right_of
@@ -73,7 +73,7 @@ class KafkaTopicWriter:
     partitions: int
     tasks: int
     cluster: Cluster
-    client: Settings = field(repr=False)
+    client: ClientSettings = field(repr=False)
     writer: str
     hop: str
     traceparent: str | None = None

@@ -36,7 +36,7 @@ def row_of(transaction: OpenTransaction) -> dict[str, object]:
     return {
         "source": transaction.source,
         "partition": transaction.partition,
-        "topic_partition": str(transaction.place),
+        "topic_partition": str(transaction.topic_partition),
         "stable_offset": transaction.stable_offset,
         "found_at": utc(transaction.since_ms),
     }
@@ -72,7 +72,7 @@ class TransactionWatch:
                         before = OpenTransaction(
                             source=source.name,
                             partition=number,
-                            place=source.place(number),
+                            topic_partition=source.topic_partition(number),
                             stable_offset=offset,
                             since_ms=now_ms,
                         )

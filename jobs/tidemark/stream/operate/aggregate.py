@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import polars as pl
 
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.aggregation import Aggregation
@@ -21,6 +20,7 @@ from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.lengths import length_in_toml
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.tables.catalog import DEAD_LETTERS
+from tidemark.selection import in_order_of
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.aggregating import Aggregator

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import polars as pl
 
-from tidemark.collecting import outside
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.steps import map_records, map_updates
 from tidemark.model.kinds.map import Map
 from tidemark.model.settings.sql_columns import column_in
+from tidemark.selection import outside
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.keyed import KeyedStep

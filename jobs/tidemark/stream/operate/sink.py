@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import outside
 from tidemark.kernels import payload
 from tidemark.kernels.columns.schemas import instants
 from tidemark.kernels.columns.values import key_text, value_text
@@ -20,6 +19,7 @@ from tidemark.kernels.updates.final_rows import WINDOW_FINAL, final_columns, wit
 from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ONLY, last_seen_columns, with_last_seen
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import DEAD_LETTERS
+from tidemark.selection import outside
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.current_rows import NEWEST_MS, OF_REPLACING
 from tidemark.stream.journal.batch import Moment

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import polars as pl
 
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.formats.fitting import misfits_of_schema
@@ -16,6 +15,7 @@ from tidemark.kernels.updates.steps import hop_records, repartition_columns
 from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.source_format import SCHEMA
+from tidemark.selection import in_order_of
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.kafka.encoding import is_schema_of_records
 from tidemark.stream.state.memory import Moves

@@ -8,7 +8,6 @@ from itertools import chain
 
 import polars as pl
 
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import payload
 from tidemark.kernels.sql.expressions import PROBLEM
@@ -21,6 +20,7 @@ from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.toml_operators import misshapen, mistakes_of
 from tidemark.model.topology import Topology
+from tidemark.selection import in_order_of
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.join import JoinStep
 from tidemark.stream.operate.registry import step_of

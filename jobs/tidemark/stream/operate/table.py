@@ -10,13 +10,13 @@ from functools import cached_property
 
 import polars as pl
 
-from tidemark.collecting import omit, outside
 from tidemark.graph import reached
 from tidemark.kernels import META
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import MATCHED, pruned, table_updates, value_columns
 from tidemark.model.kinds.table import KeyedTable, NewestRule
 from tidemark.model.topology import Topology
+from tidemark.selection import omit, outside
 from tidemark.semantics.strategy import Strategy
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves

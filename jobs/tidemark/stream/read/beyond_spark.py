@@ -37,7 +37,7 @@ def overflows(error: Exception) -> bool:
 
 def records_at(source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFrame:
     """Returns the raw rows of *source*'s topic at *offsets*, which are by input partition."""
-    number_of = {source.place(number): number for number in offsets}
+    number_of = {source.topic_partition(number): number for number in offsets}
     settings = {
         **cluster.client,
         "group.id": "tidemark-stream",
@@ -71,7 +71,7 @@ class BeyondSpark:
         frames = [pl.DataFrame(schema={**RECORD, "source": pl.String()})]
         for source in sources:
             if source.topic and (offsets := to_read(part, source.topic)):
-                numbered = source.with_places(part.places.get(source.name, ()))
+                numbered = source.with_topic_partitions(part.places.get(source.name, ()))
                 frames.append(records_at(numbered, self._clusters[source.kafka], offsets))
         rows = pl.concat(frames)
         self.is_needed = self.always or rows["clock_ms"].null_count() > 0

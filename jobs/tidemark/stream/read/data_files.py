@@ -22,13 +22,13 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.formats.data_files import FileUnreadable, file_rows, lines_in
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
+from tidemark.selection import names_in
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.location import path_of_url
 from tidemark.storage.object_path import ObjectPath

@@ -197,7 +197,7 @@ class LossCheck:
         ends, accepted = batch.ends.get(source.topic or "", {}), self._accepted()
         read: dict[int, tuple[int, int]] = {}
         losses: dict[int, tuple[int, int]] = {}
-        for number in range(len(source.places)):
+        for number in range(len(source.topic_partitions)):
             if topic.has(number):
                 continue
             part = was.partitions.get(number, PartitionProgress())
@@ -215,7 +215,7 @@ class LossCheck:
                 losses[number] = (lost_from, until)
             is_waiting = number in waiting
             if number in was.partitions and until == start and not is_waiting:
-                name, partition = source.place(number)
+                name, partition = source.topic_partition(number)
                 log.warning("topic %r was deleted: partition %s was read until offset %s", name, partition, start)
             if until > start or is_waiting:
                 read[number] = (start if offsets else until, until)
@@ -313,7 +313,7 @@ class LossCheck:
         return accepted
 
     def _refused(self, source: Source, number: int, observation: str, until: int) -> DataLost:
-        topic, partition = source.place(number)
+        topic, partition = source.topic_partition(number)
         as_input = f" (input partition {number})" if source.reads_several else ""
         return DataLost(
             f"topic {topic!r}, partition {partition}{as_input}: {observation}; records are never skipped silently: "
@@ -332,12 +332,13 @@ class LossCheck:
             topic: the new topic.
             refused: earliest and latest offset of the partitions for which no loss was accepted.
         """
-        new_id, name = topic.id_of(min(refused)), source.place(min(refused)).topic
+        new_id, name = topic.id_of(min(refused)), source.topic_partition(min(refused)).topic
         # Of several recreated topics the next start reports the next one.
-        earlier = {n: part for n, part in earlier.items() if source.place(n).topic == name}
+        earlier = {n: part for n, part in earlier.items() if source.topic_partition(n).topic == name}
         refused = {n: offsets for n, offsets in refused.items() if n in earlier}
         read = ", ".join(
-            f"partition {source.place(n).partition} was read until offset {earlier[n].until_offset}" for n in refused
+            f"partition {source.topic_partition(n).partition} was read until offset {earlier[n].until_offset}"
+            for n in refused
         )
         ids = ", ".join(sorted({str(earlier[n].topic_id) for n in refused}))
         ends = ", ".join(f"{first} until {last}" for first, last in refused.values())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.formats.fitting import fits_digits, number_digits
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import digits_of
+from tidemark.selection import outside
 
 _FITTING = {
     "string": {"string"},

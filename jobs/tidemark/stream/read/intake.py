@@ -14,7 +14,6 @@ from typing import assert_never
 import polars as pl
 
 from tidemark.clock import Clock
-from tidemark.collecting import omit
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.formats.sampled_fields import field_sample
 from tidemark.kernels.records.arrivals import (
@@ -39,6 +38,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import DEAD_LETTERS, HELD_RECORD, STATE_CHANGES
+from tidemark.selection import omit
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition
@@ -160,7 +160,7 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
-        source = source.with_places(was.places)
+        source = source.with_topic_partitions(was.places)
         fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
         # The broker is asked after the rows were read, so they are of this topic or an earlier one.
         topic = self.topic(source)
@@ -302,7 +302,7 @@ class Reader:
         inputs = dict(was.inputs)
         for source in sources:
             before = inputs.get(source.name, InputProgress())
-            source = source.with_places(before.places)
+            source = source.with_topic_partitions(before.places)
             topic = self.topic(source)
             if not (starts := self._intact.accepted_starts(source, before, topic)):
                 continue
@@ -335,7 +335,7 @@ class Reader:
             planned = ends.get(source.topic or "", {})
             read_to = before.offsets_read
             unread = [number for number, end in planned.items() if end > read_to.get(number, 0)]
-            topic = self.topic(source.with_places(before.places)) if unread else None
+            topic = self.topic(source.with_topic_partitions(before.places)) if unread else None
             if topic and (gone := [number for number in unread if not topic.has(number)]):
                 absent[source.topic or ""] = gone
         return absent
@@ -632,7 +632,7 @@ def _topic_of(source: Source) -> pl.Expr:
     """Returns the topic of each record of *source*, null for a table or a folder."""
     if not source.reads_several:
         return pl.lit(source.topic, pl.String)
-    topics = {number: topic_partition.topic for number, topic_partition in enumerate(source.places)}
+    topics = {number: topic_partition.topic for number, topic_partition in enumerate(source.topic_partitions)}
     return pl.col("partition").replace_strict(topics, return_dtype=pl.String)
 
 

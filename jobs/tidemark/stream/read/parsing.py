@@ -29,7 +29,6 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tidemark.collecting import in_order_of
 from tidemark.kernels.columns.decimals import unscaled
 from tidemark.kernels.columns.splitting import split
 from tidemark.kernels.formats.avro_fields import avro_fields
@@ -37,7 +36,7 @@ from tidemark.kernels.formats.protobuf_fields import protobuf_fields
 from tidemark.kernels.formats.sampled_fields import sampled_types
 from tidemark.kernels.formats.wire_format import wire_fields
 from tidemark.kernels.formats.written_schema import KnownSchemas
-from tidemark.kernels.records.fields import ERRORS_OF_RECORDS, Fields, described, texts_at, texts_of
+from tidemark.kernels.records.fields import ERRORS_OF_RECORDS, RecordFields, described, texts_at, texts_of
 from tidemark.kernels.records.headers import INVALID_KEY
 from tidemark.kernels.records.iso_times import instants_of
 from tidemark.kernels.records.json_fields import json_fields, json_of
@@ -47,6 +46,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.source_fields import NanPolicy
 from tidemark.model.settings.declared_fields import MOST_DIGITS
+from tidemark.selection import in_order_of
 
 _DIGITS_OF_MS = {"s": 3, "ms": 0, "us": -3, "ns": -6}
 """By unit, the power of ten by which a number is multiplied to get ms."""
@@ -138,13 +138,13 @@ def _parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> pl.Data
     return timed.with_columns(reason=_reason(source)).drop(helpers)
 
 
-def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
+def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> RecordFields:
     """Returns the declared columns of *source*, by name, and the others."""
     if source.name in raw.columns:
         columns = raw[source.name].struct
         none = texts_at({}, raw.height)
         undeclared = columns.field(source.other_fields) if source.other_fields else none
-        return Fields({name: columns.field(name) for name in source.fields}, undeclared, raw["reason"], none)
+        return RecordFields({name: columns.field(name) for name in source.fields}, undeclared, raw["reason"], none)
     words, time = source.types_of_fields, source.time_field
     others, limits = source.other_fields is not None, source.record_limits
     if source.registry is not None:
@@ -168,7 +168,7 @@ def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
     else:
         parsed_fields = json_fields(raw["value"], words, time=time, others=others, limits=limits)
     named = {name: parsed_fields.columns[field] for name, field in source.field_of.items()}
-    return Fields(named, parsed_fields.others, parsed_fields.reasons, parsed_fields.details)
+    return RecordFields(named, parsed_fields.others, parsed_fields.reasons, parsed_fields.details)
 
 
 def _converted(values: pl.Series, as_json: Callable[[bytes], bytes]) -> tuple[pl.Series, pl.Series]:

@@ -21,9 +21,9 @@ import polars as pl
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, Place, StreamProgress
+from tidemark.semantics.progress import InputProgress, StreamProgress, TopicPartition
 from tidemark.stream.journal.checkpoint import Ends
-from tidemark.stream.kafka.numbering import with_places
+from tidemark.stream.kafka.numbering import with_topic_partitions
 from tidemark.stream.read.data_loss import Offsets
 
 Ranges = Mapping[str, Offsets]
@@ -72,7 +72,7 @@ class BatchPart:
     is_last: bool
     passed_over: Mapping[str, Mapping[int, SkippedRecord]] = field(default_factory=dict)
     one_by_one: bool = False
-    places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
+    places: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     absent: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     @property
@@ -114,7 +114,7 @@ def parts(
             even if no record is to be skipped here. If it is None, records are fetched as usual.
         absent: Partitions whose topics were deleted, and which are not read.
     """
-    sources = {o.topic: with_places(o, was) for o in sub.outside_sources if o.topic is not None}
+    sources = {o.topic: with_topic_partitions(o, was) for o in sub.outside_sources if o.topic is not None}
     at_most = {topic: _unread(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
     # Offsets from 0 are the most that can be unread, so a small batch is known to be small.
     is_small = _most_pieces(sources, at_most) == 1
@@ -136,7 +136,7 @@ def parts(
             is_last=number == len(ranges_of_parts) - 1,
             passed_over=_first_records(ranges, passed_over or {}),
             one_by_one=passed_over is not None,
-            places={source.name: source.places for source in sources.values() if source.places},
+            places={source.name: source.topic_partitions for source in sources.values() if source.topic_partitions},
             absent=absent,
         )
         batch_parts.append(part)

@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from tidemark.collecting import names_in, omit
 from tidemark.control.folder import ListedSource
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.formats.fitting import misfits_of_schema
@@ -34,11 +33,12 @@ from tidemark.model.project.kafka_security import ISOLATION, READ_COMMITTED
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology
+from tidemark.selection import names_in, omit
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.location import path_of_url
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver.ticks import Ticks
-from tidemark.stream.kafka.numbering import multi_topic_sources, with_places
+from tidemark.stream.kafka.numbering import multi_topic_sources, with_topic_partitions
 from tidemark.stream.read.beyond_spark import overflows, records_at
 from tidemark.stream.read.data_files import folder_of, rows_of_files
 from tidemark.stream.read.data_loss import Offsets
@@ -167,11 +167,11 @@ def records_of(raw: DataFrame, source: Source) -> DataFrame:
     *raw* includes the headers. Rows of a source over several topics also have the topic, until `with_numbers` replaces
     it and the partition by the input partition.
     """
-    if source.places:
+    if source.topic_partitions:
         raw = raw.withColumn("partition", _number(source, "topic"))
     elif source.reads_several:
         raw = raw.withColumn(TOPIC, F.col("topic"))
-    topic_column = (TOPIC,) if source.reads_several and not source.places else ()
+    topic_column = (TOPIC,) if source.reads_several and not source.topic_partitions else ()
     clock_ms = F.unix_millis("timestamp")
     # The broker's time says when a record arrived only in a topic that stamps records itself.
     stamped_ms = F.when(F.col("timestampType") == STAMPED_BY_BROKER, clock_ms).alias("stamped_ms")
@@ -185,7 +185,7 @@ def with_numbers(rows: DataFrame, sub: SubTopology, was: StreamProgress) -> Data
     The two differ where a source reads several topics; *was* has the numbers. Records that were read before are left
     out: if a topic is missing from one plan, Spark begins it again with the next.
     """
-    for source in (with_places(o, was) for o in multi_topic_sources(sub)):
+    for source in (with_topic_partitions(o, was) for o in multi_topic_sources(sub)):
         is_its = F.col("source") == source.name
         rows = rows.withColumn("partition", F.when(is_its, _number(source, TOPIC)).otherwise(F.col("partition")))
         offsets_read = was.inputs.get(source.name, InputProgress()).offsets_read
@@ -198,9 +198,9 @@ def with_numbers(rows: DataFrame, sub: SubTopology, was: StreamProgress) -> Data
 
 def _number(source: Source, topic: str) -> Column:
     """Returns the input partition of records of *source*, whose topic is in the column *topic*."""
-    if not source.places:
+    if not source.topic_partitions:
         return F.lit(None).cast("int")  # the plan has no topic of the source, so the batch has no row of it
-    numbers = {str(topic_partition): number for number, topic_partition in enumerate(source.places)}
+    numbers = {str(topic_partition): number for number, topic_partition in enumerate(source.topic_partitions)}
     return _looked_up(numbers, F.concat_ws("/", F.col(topic), F.col("partition")))
 
 
@@ -246,7 +246,7 @@ def _records_at(
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for number, (start, end) in offsets.items():
-        topic, partition = source.place(number)
+        topic, partition = source.topic_partition(number)
         partitions.setdefault(topic, []).append(partition)
         starts.setdefault(topic, {})[str(partition)] = start
         ends.setdefault(topic, {})[str(partition)] = end
@@ -277,7 +277,7 @@ def rows_of_part(
     frames = [rows.filter(others).drop(TOPIC)]
     for source in sources if topics_too else ():
         if offsets := to_read(part, source.topic or ""):
-            numbered = source.with_places(part.places.get(source.name, ()))
+            numbered = source.with_topic_partitions(part.places.get(source.name, ()))
             frames.append(_records_at(spark, numbered, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.collecting import in_order_of, pick
 from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.marks import TimeMark
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
+from tidemark.selection import in_order_of, pick
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.kafka.broker import Answers, TopicState
-from tidemark.stream.kafka.numbering import with_places
+from tidemark.stream.kafka.numbering import with_topic_partitions
 from tidemark.stream.read.table_marks import NewestMarks
 
 
@@ -49,7 +49,7 @@ class BatchAnswers:
         for source in sub.outside_sources:
             marks[source.name] = table_marks.newest(source, batch.versions)
             if source.topic:
-                source = with_places(source, was)
+                source = with_topic_partitions(source, was)
                 topic = topics[source.name] = broker.topic(source)
                 numbers = topic.numbers(was.inputs.get(source.name, InputProgress()).topic_ids)
                 offsets[source.name] = broker.offsets(source, numbers)

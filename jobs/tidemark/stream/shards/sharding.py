@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidSpec
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.windows import WINDOW
@@ -20,6 +19,7 @@ from tidemark.kernels.columns.placement import shard_of
 from tidemark.kernels.columns.values import key_value, parsed, value_text
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.selection import in_order_of
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 

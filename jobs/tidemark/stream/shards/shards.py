@@ -35,7 +35,7 @@ from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
-from tidemark.stream.kafka.numbering import with_places
+from tidemark.stream.kafka.numbering import with_topic_partitions
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import COPIES, Reference
 from tidemark.stream.read.table_marks import NewestMarks
@@ -252,7 +252,11 @@ class Shards:
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
     def _topics_now(self, was: StreamProgress) -> dict[str, TopicState]:
-        return {o.name: self._broker.topic(with_places(o, was)) for o in self._stream.sub.outside_sources if o.topic}
+        return {
+            o.name: self._broker.topic(with_topic_partitions(o, was))
+            for o in self._stream.sub.outside_sources
+            if o.topic
+        }
 
     def _is_any_hop_cut(self, was: StreamProgress) -> bool:
         """Returns True if the log of a hop lacks batches that are unread.

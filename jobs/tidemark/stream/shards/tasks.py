@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import names_in, within
 from tidemark.kernels.columns.schemas import record_schema
 from tidemark.kernels.columns.values import key_text, value_text
 from tidemark.kernels.records.arrivals import held_schema, hop_arrivals, rows_in_order
@@ -38,6 +37,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES
+from tidemark.selection import names_in, within
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
@@ -217,7 +217,7 @@ class IntakeTask(Task):
             yield shard, pickle.dumps(PartitionIntake(source="", is_left_to_driver=True))
 
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
-        source = source.with_places(was.places)
+        source = source.with_topic_partitions(was.places)
         read_to = was.positions(raw["partition"].head(1))
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = source_rows(

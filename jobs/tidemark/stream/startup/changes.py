@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from tidemark.collecting import names_in, outside, within
 from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
 from tidemark.graph import reached
@@ -23,6 +22,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TABLES
 from tidemark.model.topology import Topology
+from tidemark.selection import names_in, outside, within
 from tidemark.storage.delta.datasets import open_to_read, schema_of
 from tidemark.storage.delta.types import ChangedMeaning, type_changes
 from tidemark.stream.journal.entries import Entry, newest_entry

@@ -15,12 +15,12 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tidemark.collecting import omit, pick
 from tidemark.control.files import RESTORE, not_files
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
+from tidemark.selection import omit, pick
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.datasets import open_to_read
 from tidemark.storage.delta.format import warehouse_stamp
@@ -41,11 +41,11 @@ from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_o
 from tidemark.stream.startup.source_list import Fate, changes, continued, with_waiting
 from tidemark.stream.write.declared import tables_alone, tables_written
 
-Look = Callable[[Path], Iterable[tuple[Path, str]]]
+FindDamagedFiles = Callable[[Path], Iterable[tuple[Path, str]]]
 """Returns the damaged data files of a table, and what is wrong with each."""
 
 
-def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
+def evidence(stream: Stream, *, look: FindDamagedFiles | None = None) -> StartEvidence:
     """Reads the evidence of *stream*, and looks for damaged data files by *look*.
 
     Without *look* no data file is looked at: a driver starts although some are damaged.
@@ -247,7 +247,7 @@ def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> Ta
     )
 
 
-def _damaged_data(home: Path, look: Look) -> Iterator[tuple[Path, str]]:
+def _damaged_data(home: Path, look: FindDamagedFiles) -> Iterator[tuple[Path, str]]:
     """Yields what *look* finds in all tables in *home*."""
     for path in sorted(filter(is_table, home.iterdir() if home.is_dir() else ())):
         # A table whose log cannot be read is a finding already.

@@ -24,7 +24,7 @@ from tidemark.control.folder import KILLED, AcceptedRecord, Control, Heartbeat
 from tidemark.errors import InvalidArgument, InvalidRow, InvalidSpec, InvalidTimestamp, TidemarkError
 from tidemark.kernels.records.arrivals import ACCEPTED_LOSS, FAILS_DRIVERS, KILLS_DRIVERS
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import Place
+from tidemark.semantics.progress import TopicPartition
 from tidemark.storage.disk import trouble_of
 from tidemark.stream.driver.reason import cause_line
 from tidemark.stream.read.parts import Ranges, RecordsByTopic, SkippedRecord, first_read
@@ -323,7 +323,7 @@ def _without_found(control: Control, sub: SubTopology, failed: FailedBatch, trie
         log.warning("no single record ends its reader; the batch may be too large for the driver's memory")
         return failed
     topic, number, offset = found
-    name = record_name(control.home, sub, Place(topic, number), offset)
+    name = record_name(control.home, sub, TopicPartition(topic, number), offset)
     is_proven = all(not fails(others) for others in controls(ranges, found, is_death=failed.cause == DEATH))
     # After the others were read: what has disappeared meanwhile was no fault of the record.
     again = tried(_alone(found))

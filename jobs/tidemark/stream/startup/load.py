@@ -6,13 +6,13 @@ from collections.abc import Collection
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, omit
 from tidemark.kernels import META
 from tidemark.kernels.columns.values import key_columns, parsed
 from tidemark.kernels.updates.steps import MATCHED
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.stream import Stream
+from tidemark.selection import in_order_of, omit
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark.collecting import pick
 from tidemark.control.files import REMOVE_TORN, RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
+from tidemark.selection import pick
 from tidemark.storage.delta.requirements import Refusal
 from tidemark.storage.delta.types import ChangedMeaning
 from tidemark.stream.journal.checkpoint import Ends

@@ -20,7 +20,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from tidemark.collecting import index_by_name, present
 from tidemark.control.files import RESTORE, parsed
 from tidemark.control.folder import SOURCE_CHANGES, SOURCES, Control, ListedSource, TopologyChange
 from tidemark.errors import UnreadableFile
@@ -31,7 +30,8 @@ from tidemark.model.kinds.source_place import EARLIEST, RECORD_PLACES
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
+from tidemark.selection import index_by_name, present
+from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, TopicPartition
 from tidemark.storage.location import durable, put_once, remove_folder
 from tidemark.stream.journal.checkpoint import rearranged
 from tidemark.stream.journal.entries import Entry, newest_entry
@@ -313,7 +313,9 @@ def _listed(change: SourceChange, topic: str | None, reached: int, sub: SubTopol
     return ListedSource(name=change.name, place=change.place, topic=topic, after=reached, read_by=read_by)
 
 
-def ask_for_starts(control: Control, sub: SubTopology, starts: Callable[[Source], Mapping[Place, int]]) -> None:
+def ask_for_starts(
+    control: Control, sub: SubTopology, starts: Callable[[Source], Mapping[TopicPartition, int]]
+) -> None:
     """Notes the offsets at which sources begin that have `starting_offsets` and no progress yet.
 
     *starts* asks the broker. The answer is kept in the list, so that a driver that is started again begins at the same
@@ -342,12 +344,14 @@ def _has_to_ask(source: Source) -> bool:
     return source.starting_offsets not in {None, EARLIEST}
 
 
-def _with_starts(listed: ListedSource, source: Source, starts: Callable[[Source], Mapping[Place, int]]) -> ListedSource:
+def _with_starts(
+    listed: ListedSource, source: Source, starts: Callable[[Source], Mapping[TopicPartition, int]]
+) -> ListedSource:
     """Returns *listed* with the offsets at which *source* begins; *starts* asks the broker for them."""
     if not _has_to_ask(source):
         return replace(listed, told=None, starts=None)
     told, found = source.starting_offsets, starts(source)
-    kept = {Place(topic, partition): offset for topic, partition, offset in listed.starts or ()}
+    kept = {TopicPartition(topic, partition): offset for topic, partition, offset in listed.starts or ()}
     if listed.told == str(told) and kept:
         # Spark wants an offset of each partition. One that was added since has only records that came since.
         found = {place: kept.get(place, 0) for place in found}
@@ -416,14 +420,14 @@ def _of_several(progress: InputProgress, topic: str) -> InputProgress:
     """Returns the *progress* of a source that has read only *topic* so far, and reads several topics from now on."""
     if progress.places:
         return progress
-    return replace(progress, places=tuple(Place(topic, number) for number in range(len(progress.partitions))))
+    return replace(progress, places=tuple(TopicPartition(topic, number) for number in range(len(progress.partitions))))
 
 
 def _begun(source: Source, listed: ListedSource) -> InputProgress | None:
     """Returns the progress of *source* before its first batch, or None if it begins with the earliest records."""
     if listed.starts is None:
         return None
-    starts = {Place(topic, partition): offset for topic, partition, offset in listed.starts}
+    starts = {TopicPartition(topic, partition): offset for topic, partition, offset in listed.starts}
     numbers = {place: number if source.reads_several else place.partition for number, place in enumerate(starts)}
     return InputProgress(
         partitions={numbers[place]: PartitionProgress(until_offset=offset) for place, offset in starts.items()},

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemark.collecting import within
 from tidemark.kernels.columns.schemas import type_word
 from tidemark.model.topology import SubTopology
+from tidemark.selection import within
 from tidemark.storage.delta.types import ChangedMeaning, TypesChanged
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps

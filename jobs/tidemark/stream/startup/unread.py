@@ -13,11 +13,11 @@ from pathlib import Path
 from tidemark.control.folder import Control
 from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, Place, StreamProgress
+from tidemark.semantics.progress import InputProgress, StreamProgress, TopicPartition
 from tidemark.stream.journal.checkpoint import newest_commit, plans, read_plan
 from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.broker import Answers
-from tidemark.stream.kafka.numbering import number_partitions, with_places
+from tidemark.stream.kafka.numbering import number_partitions, with_topic_partitions
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import Ranges
 from tidemark.stream.startup.source_list import continued
@@ -59,13 +59,13 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
     if ends is None or batch_id <= max(decided, -1 if committed is None else committed):
         return batch_id, {}
     ranges: dict[str, Offsets] = {}
-    for source in (with_places(o, progress) for o in sub.outside_sources if o.topic):
+    for source in (with_topic_partitions(o, progress) for o in sub.outside_sources if o.topic):
         partitions = progress.inputs.get(source.name, InputProgress()).partitions
-        starts = {source.place(number): part.until_offset for number, part in partitions.items()}
+        starts = {source.topic_partition(number): part.until_offset for number, part in partitions.items()}
         for topic in sorted(filter(source.reads, ends)):
             offsets: dict[int, tuple[int, int]] = {}
             for number, end in sorted(ends[topic].items()):
-                start = starts.get(Place(topic, number), 0)
+                start = starts.get(TopicPartition(topic, number), 0)
                 if start < end:
                     offsets[number] = (start, end)
             ranges[topic] = offsets
@@ -102,10 +102,12 @@ def planned_ends(control: Path, sub: SubTopology, *, at_ms: int, after: int) -> 
         return None
     ends: dict[tuple[str, int], int] = {}
     progress = numbered_progress(control, sub) if ranges else StreamProgress()
-    for source in (with_places(o, progress) for o in sub.outside_sources if o.topic):
+    for source in (with_topic_partitions(o, progress) for o in sub.outside_sources if o.topic):
         for topic in filter(source.reads, ranges):
             for number, (_, end) in ranges[topic].items():
-                partition = source.places.index(Place(topic, number)) if source.reads_several else number
+                partition = (
+                    source.topic_partitions.index(TopicPartition(topic, number)) if source.reads_several else number
+                )
                 ends[source.name, partition] = end
     return ends
 
@@ -131,14 +133,14 @@ def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:
     """
     progress = numbered_progress(control, sub)
     _, planned = unread_ranges(control, sub)
-    for source in (with_places(o, progress) for o in sub.outside_sources if o.topic):
+    for source in (with_topic_partitions(o, progress) for o in sub.outside_sources if o.topic):
         ends = progress.inputs.get(source.name, InputProgress()).offsets_read
         for number in ends:
-            place = source.place(number)
+            place = source.topic_partition(number)
             ends[number] = max(ends[number], planned.get(place.topic, {}).get(place.partition, (0, 0))[1])
         for number, stable in broker.open_transactions(source, [*ends]).items():
             if stable < ends[number]:
-                place = source.place(number)
+                place = source.topic_partition(number)
                 msg = (
                     f"topic {place.topic!r}, partition {place.partition}: a transaction is open from offset {stable} "
                     f"on, and the stream was reading until {ends[number]} when isolation.level of "
@@ -165,13 +167,13 @@ def numbered_progress(control: Path, sub: SubTopology) -> StreamProgress:
     return progress
 
 
-def record_name(control: Path, sub: SubTopology, at: Place, offset: int) -> str:
+def record_name(control: Path, sub: SubTopology, at: TopicPartition, offset: int) -> str:
     """Returns the record at *offset* of a topic's partition as SOURCE/PARTITION/OFFSET, with the input partition.
 
     *control* is the control folder of *sub*, which reads the topic.
     """
     source = next(o for o in sub.outside_sources if o.reads(at.topic))
-    places = with_places(source, numbered_progress(control, sub)).places
+    places = with_topic_partitions(source, numbered_progress(control, sub)).topic_partitions
     return f"{source.name}/{places.index(at) if source.reads_several else at.partition}/{offset}"
 
 

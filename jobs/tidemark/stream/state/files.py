@@ -20,10 +20,10 @@ from typing import Protocol
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import names_in, outside
 from tidemark.control.files import RESTORE
 from tidemark.errors import UnreadableFile
 from tidemark.kernels.records.arrivals import HELD_AS
+from tidemark.selection import names_in, outside
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.location import put_written
 from tidemark.stream.journal.entries import MANY, Journal

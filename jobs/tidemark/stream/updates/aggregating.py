@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from tidemark.collecting import within
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.aggregation import Aggregation, in_open_sessions, merged_sessions, with_session
 from tidemark.kernels.aggregates.function import OLD
@@ -19,6 +18,7 @@ from tidemark.kernels.updates.emission import with_value
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.emission import DecisionRate
 from tidemark.model.settings.windows import Shape, Windows
+from tidemark.selection import within
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
 from tidemark.stream.state.memory import HELD, Memory, Moves

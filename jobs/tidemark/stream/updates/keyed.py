@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, outside
 from tidemark.kernels import payload
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.splitting import split
@@ -21,6 +20,7 @@ from tidemark.kernels.updates.steps import newest_by_time
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.settings.emission import Emission
 from tidemark.model.tables.catalog import DEAD_LETTERS, STATE, STATE_CHANGES
+from tidemark.selection import in_order_of, outside
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
 from tidemark.stream.state.memory import HELD, Moves

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.sql.expressions import Expressions
+from tidemark.selection import outside
 
 Schema = Mapping[str, pl.DataType]
 _NUMBER = "of a timestamp epoch_ms(...) and epoch_us(...) are numbers"

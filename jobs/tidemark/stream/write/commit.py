@@ -18,7 +18,6 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.collecting import index_by_name
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import HandingOut
@@ -26,6 +25,7 @@ from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import CHANGES, DEAD_LETTERS, TABLES
 from tidemark.model.topology import SubTopology
+from tidemark.selection import index_by_name
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.segments import FACTS, SegmentOwner

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import within
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.topology import SubTopology
+from tidemark.selection import within
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.compaction import TableBusy, files_of, remove_files
 from tidemark.storage.delta.current_rows import closed_by

@@ -9,13 +9,13 @@ from typing import assert_never
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import CHANGES, HEARTBEATS, HOP, TABLES
 from tidemark.model.topology import SubTopology
+from tidemark.selection import index_by_name, names_in, outside
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, OF_REPLACING
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
 from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG

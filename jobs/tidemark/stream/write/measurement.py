@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import index_by_name, names_in, omit
 from tidemark.kernels.columns.buckets import in_lists
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import latency_buckets, latency_stats, over_all_tasks
@@ -31,6 +30,7 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.selection import index_by_name, names_in, omit
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress
@@ -52,9 +52,9 @@ Clocks = Mapping[str, int]
 measured by a driver that carried out a batch of an earlier one. `finished_boot_ms` is `finished_at_ms` by the boot
 clock of the driver with the epoch `finished_epoch`.
 """
-Fields = Mapping[str, Any]
+RowFields = Mapping[str, Any]
 """Columns, or fields of a struct, by name."""
-_NO_TASK: Fields = dict.fromkeys(names_in(TASKS))
+_NO_TASK: RowFields = dict.fromkeys(names_in(TASKS))
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Measurer:
 
     def _latencies(
         self, entry: Entry, clocks: Mapping[str, Clocks]
-    ) -> tuple[dict[str, dict[int, Fields]], pl.DataFrame]:
+    ) -> tuple[dict[str, dict[int, RowFields]], pl.DataFrame]:
         """Returns statistics of latency by operator and input partition, and the rows of `latency_minutes`."""
-        stats: dict[str, dict[int, Fields]] = {}
+        stats: dict[str, dict[int, RowFields]] = {}
         histograms: list[pl.DataFrame] = []
         notes = entry.notes.decision
         for operator in self._known(notes):
@@ -141,7 +141,7 @@ class Measurer:
         return f"{self._sub.name}_{partition}"
 
     def _operators(
-        self, entry: Entry, clocks: Mapping[str, Clocks], latencies: Mapping[str, Mapping[int, Fields]]
+        self, entry: Entry, clocks: Mapping[str, Clocks], latencies: Mapping[str, Mapping[int, RowFields]]
     ) -> list[dict[str, Any]]:
         """Returns a row for each operator that counted updates, had a task, or whose skip rate fell to 0."""
         notes = entry.notes.decision
@@ -177,11 +177,11 @@ class Measurer:
         return rows
 
     def _tasks(
-        self, latencies: Mapping[int, Fields], skips: Mapping[int, Fields], runs: Sequence[TaskRun]
-    ) -> list[Fields]:
+        self, latencies: Mapping[int, RowFields], skips: Mapping[int, RowFields], runs: Sequence[TaskRun]
+    ) -> list[RowFields]:
         """Returns the tasks of an operator: input partitions in order, then shards."""
         of_partitions = {run.partition: run for run in runs if run.partition is not None}
-        tasks: list[Fields] = []
+        tasks: list[RowFields] = []
         for partition in sorted({*latencies, *skips, *of_partitions}):
             task = {"task_id": self._task(partition), "partition": partition}
             run = _of_run(of_partitions.get(partition))
@@ -236,12 +236,12 @@ class Measurer:
                     runs.setdefault(run.operator, []).append(run)
         return runs
 
-    def _skips(self, notes: DecisionNotes) -> dict[str, dict[int, Fields]]:
+    def _skips(self, notes: DecisionNotes) -> dict[str, dict[int, RowFields]]:
         """Returns the skips of unchanged updates (KIP-557), by operator and input partition."""
         if not self._topology.level.includes(Level.DEBUG):
             return {}
         was, now = notes.was.skipped_lately, notes.progress.skipped_lately
-        skips: dict[str, dict[int, Fields]] = {}
+        skips: dict[str, dict[int, RowFields]] = {}
         for name, tasks in notes.progress.skipped.items():
             operator = notes.operators.get(name)
             # An operator whose skips have left the rate window needs a row that brings the rate back to 0.
@@ -290,7 +290,7 @@ def _phase(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _of_run(run: TaskRun | None) -> Fields:
+def _of_run(run: TaskRun | None) -> RowFields:
     """Returns the fields about the Spark task of a shard or partition; none if the driver did the work."""
     if run is None:
         return {}

@@ -11,7 +11,6 @@ from functools import partial
 
 import polars as pl
 
-from tidemark.collecting import outside, present
 from tidemark.facts.fact_tables import has_rows
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.read_facts import Unread, unread_of
@@ -22,6 +21,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people, length_in_toml
 from tidemark.model.topology import SubTopology
+from tidemark.selection import outside, present
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.liveness import HAS_DRIVER, Liveness
@@ -289,7 +289,7 @@ class Inputs:
             return None
         for transaction in beat.open_transactions:
             if (transaction.source, transaction.partition) == (source.name, number):
-                topic, partition = transaction.place
+                topic, partition = transaction.topic_partition
                 return self._scene.finding(
                     OPEN_TRANSACTION,
                     source.name,

@@ -12,7 +12,7 @@ from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import BATCHES
-from tidemark.recorded.queries import FILE, RecordedQuery, read_query
+from tidemark.recorded_jobs.queries import FILE, RecordedQuery, read_query
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.segments import SegmentOwner
 from tidemark.why.causes.inputs import WRONG_TIME_UNIT

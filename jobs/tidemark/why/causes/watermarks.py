@@ -7,12 +7,12 @@ from typing import assert_never
 
 import polars as pl
 
-from tidemark.collecting import names_in, present
 from tidemark.facts.stream_facts import NewestWatermark
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.topology import SubTopology
+from tidemark.selection import names_in, present
 from tidemark.semantics.idleness import Activity
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.evidence.commands import LIVE

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.graph import reached
@@ -15,6 +14,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.selection import in_order_of, index_by_name, names_in, omit, within
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidSpec, TidemarkError
 from tidemark.graph import cycle_in, in_order
@@ -29,6 +28,7 @@ from tidemark.model.kinds.source_place import DELTA, FILES, Elsewhere
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.topology import JobLaunch, SubTopology, Topology, of_jobs
 from tidemark.safe_text import one_line
+from tidemark.selection import index_by_name, present
 from tidemark.storage.location import replace
 from tidemark.storage.locks import own_folder
 
