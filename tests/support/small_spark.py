@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from support.play import Play
 from support.quiet_broker import Row, Silence
 from tidemark.control.folder import Control, ListedSource
-from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout

@@ -13,8 +13,9 @@ import pytest
 
 from support.syntax import nodes
 from tidemark.model.checks import CHECKS, CONDITIONS, ConditionKind, is_one_of
+from tidemark.model.kinds.boundary import HandingOut, Reading
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.registry import KINDS, HandingOut, Reading
+from tidemark.model.kinds.registry import KINDS
 from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS

@@ -32,8 +32,8 @@ from tidemark.facts.fact_tables import nothing_in
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.facts.planned_facts import has_no_news
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import HEARTBEATS

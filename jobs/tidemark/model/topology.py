@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from tidemark.errors import InvalidSpec
 from tidemark.graph import cycle_in, inverted, reached
 from tidemark.model import topology_keys
+from tidemark.model.kinds.boundary import HandingOut, Reading
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
-from tidemark.model.kinds.registry import HandingOut, Reading
 from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source

@@ -18,8 +18,8 @@ import polars as pl
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, Stored, stored_in
 from tidemark.facts.stream_facts import StreamFacts
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout

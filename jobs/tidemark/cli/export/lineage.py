@@ -18,10 +18,10 @@ from openlineage.client.facet_v2 import schema_dataset as schema_facet
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.sql.columns_read import columns_read
 from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import INPUT, KAFKA_KEY, DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.registry import register
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.settings import value_types
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS, parsed_call
@@ -113,6 +114,7 @@ def _refuse_reopened_sessions(values: Values) -> None:
         values.fail(REOPEN_FOR, "is set for a session, whose bounds depend on all of its records", remedy)
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(DeclaredOperator):
     """Aggregates per *key*, over windows or rolling.

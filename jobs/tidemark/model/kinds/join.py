@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import INPUT, DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.registry import register
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, Values, defaulted, optional, required
@@ -53,6 +54,7 @@ HOW = defaulted(
 )
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Join(DeclaredOperator):
     """Adds to each record the matching row of *table*, or of *delta*.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import INPUT, KAFKA_KEY, ORDERED, ArrivalOrder, DeclaredOperator
+from tidemark.model.kinds.registry import register
 from tidemark.model.settings import value_types
 from tidemark.model.settings.conditions import given, needs
 from tidemark.model.settings.declared_tables import Key, Values, optional, required
@@ -49,6 +50,7 @@ IDENTITY = optional(
 )
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Map(DeclaredOperator):
     """Stateless SQL: `select` names expressions, `where` filters records.

@@ -1,6 +1,6 @@
 """The base of all operator kinds: the questions about an operator.
 
-A kind is one file of this folder and one line of `registry.py`. Its value answers by overriding what is below, so that
+A kind is one file of this folder. Its value answers by overriding what is below, so that
 no other module compares kinds. Lengths of time are in ms, instants in epoch ms UTC.
 """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import INPUT, ORDERED, DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.registry import KINDS
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings import value_types
 from tidemark.model.settings.conditions import given, needs
@@ -170,3 +171,6 @@ class HopSource(Operator):
     def renamed(self, names: Mapping[str, str]) -> Mapping[str, str] | None:
         """Returns *names*: all columns of a record keep theirs."""
         return names
+
+
+KINDS.register(Repartition.kind, Repartition)

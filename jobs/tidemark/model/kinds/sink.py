@@ -17,6 +17,7 @@ from tidemark.model.kinds.kafka_end import (
     with_headers,
 )
 from tidemark.model.kinds.operator import INPUT, ArrivalOrder, Mistake, Operator
+from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.settings import value_types
@@ -328,3 +329,6 @@ class Sink(KafkaEnd):
             last_seen_at=values[LAST_SEEN_AT],
             complete=intervals_of(values[COMPLETE]),
         )
+
+
+KINDS.register(Sink.kind, Sink)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from tidemark.model.kinds import source_fields, source_format, source_place
 from tidemark.model.kinds.kafka_end import Format, KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
+from tidemark.model.kinds.registry import KINDS
 from tidemark.model.kinds.source_fields import NanPolicy
 from tidemark.model.kinds.source_place import DELTA, FILES, Elsewhere
 from tidemark.model.settings import value_types
@@ -288,3 +289,6 @@ class Source(KafkaEnd):
             **source_fields.fields_and_time(values),
             was=values[WAS],
         )
+
+
+KINDS.register(Source.kind, Source)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import INPUT, KAFKA_KEY, ArrivalOrder, DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.registry import register
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, Values, defaulted, optional, required
 from tidemark.model.settings.emission import HOW_TO_SEND, ON_CHANGE, STRATEGY, Emission, emission_keys
@@ -82,6 +83,7 @@ BEYOND_HISTORY = defaulted(
 EMISSION = emission_keys(replace(STRATEGY, meaning=HOW_TO_SEND))
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class KeyedTable(DeclaredOperator):
     """The latest value per key.

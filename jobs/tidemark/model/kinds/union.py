@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.registry import register
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, Values, required
 from tidemark.model.settings.window_columns import WindowColumns, common
@@ -19,6 +20,7 @@ INPUTS = required(
 )
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class Union(DeclaredOperator):
     """Sends on the records of all its inputs.

@@ -32,7 +32,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.checks import SUMS, ConditionKind
-from tidemark.model.kinds.registry import HandingOut
+from tidemark.model.kinds.boundary import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout

@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.groups import GroupsSeen
-from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.measures.contract import ALL_TABLES

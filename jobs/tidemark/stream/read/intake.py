@@ -33,7 +33,7 @@ from tidemark.kernels.records.read_ages import SOURCE_RECORDS
 from tidemark.kernels.records.tombstones import with_tombstone_times
 from tidemark.kernels.updates.facts import times_of, windows_of
 from tidemark.kernels.updates.proofs import late_rows
-from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source

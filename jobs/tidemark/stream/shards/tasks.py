@@ -32,7 +32,7 @@ from tidemark.kernels.records.loss import with_gaps
 from tidemark.kernels.updates.facts import TIMES, records_per_window, times_of
 from tidemark.kernels.updates.steps import hop_records
 from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream

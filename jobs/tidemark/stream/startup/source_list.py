@@ -23,7 +23,7 @@ from typing import assert_never
 from tidemark.control.files import RESTORE, parsed
 from tidemark.control.folder import SOURCE_CHANGES, SOURCES, Control, ListedSource, TopologyChange
 from tidemark.errors import UnreadableFile
-from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.boundary import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.source_place import EARLIEST, RECORD_PLACES

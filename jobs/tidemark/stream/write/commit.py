@@ -19,8 +19,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.kernels.sql.constraints import Constraint
+from tidemark.model.kinds.boundary import HandingOut
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import CHANGES, DEAD_LETTERS, TABLES

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.kinds.registry import HandingOut
+from tidemark.model.kinds.boundary import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import CHANGES, HEARTBEATS, HOP, TABLES
