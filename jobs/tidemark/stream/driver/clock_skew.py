@@ -1,7 +1,4 @@
-"""Estimates how far a host's clock is from the brokers' clock.
-
-It sends records that a broker stamps when it receives them.
-"""
+"""Estimates how far a host's clock is from the brokers' clock, by records that a broker stamps when it gets them."""
 
 from __future__ import annotations
 
@@ -24,17 +21,11 @@ from tidemark.stream.driver.heartbeats import ClockOffset, ClockOffsets
 log = logging.getLogger(__name__)
 
 TOPIC = HEARTBEATS
-"""A topic with one partition.
-
-Its records name their sender. They have no reader: only the broker's stamp counts.
-"""
+"""A topic with one partition. Nobody reads its records, which name their sender: only the broker's stamp counts."""
 TOPIC_CONFIG = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
 EVERY_S = 15.0
 SAMPLES = 5
-"""Records of an estimate, sent one after the other; the fastest decides.
-
-Each is sent when the one before was acknowledged.
-"""
+"""Records of an estimate. Each is sent when the one before was acknowledged, and the fastest decides."""
 TIMEOUT_S = 5.0
 KEPT_MS = 300_000
 """An estimate without a newer one is used for so long.
@@ -58,11 +49,11 @@ class ClockSkew:
     How it works: a separate thread sends records to TOPIC at the brokers of *cluster*. The broker's stamp lies between
     a record's sending and its acknowledgement. Each estimate is added to *offsets*, for the next heartbeat.
 
-    It never fails and never delays a batch. Without a cluster, a broker or permission for the topic there is no
-    estimate.
+    No failure and no delay of the thread reaches a batch. Without a cluster, a broker or permission for the topic there
+    is no estimate.
 
-    Known limitation: it assumes that all brokers have one clock, and that at best a record takes as long to the broker
-    as the answer takes back.
+    Known limitation: all brokers are assumed to have one clock, and the fastest record to take as long to the broker as
+    its answer takes back.
     """
 
     def __init__(
@@ -97,15 +88,12 @@ class ClockSkew:
             self._thread.join(TIMEOUT_S)
 
     def newest(self) -> Skew | None:
-        """Returns the newest estimate; None without one younger than KEPT_MS."""
+        """Returns the newest estimate, or None if it is older than KEPT_MS or there is none."""
         newest = self._newest
         return newest[1] if newest and abs(self._clock() - newest[0]) <= KEPT_MS else None
 
     def estimate(self, producer: Producer) -> Skew | None:
-        """Makes an estimate with SAMPLES records.
-
-        Returns:
-            None if the broker stamped no record.
+        """Makes an estimate with SAMPLES records, or returns None if the broker stamped none of them.
 
         Raises:
             KafkaException: the producer failed.
@@ -131,14 +119,14 @@ class ClockSkew:
     def producer(self) -> Producer:
         """Creates the topic if it is missing, and a producer for `estimate`.
 
-        A cluster that denies the right Create may have the topic, so it is tried.
+        A cluster that denies the right Create may have the topic all the same, so that is no error.
 
         Raises:
             KafkaException: the topic cannot be created.
         """
         # -1 is the broker's default number of replicas.
         wanted = [NewTopic(TOPIC, 1, -1, config=TOPIC_CONFIG)]
-        # Has a name because the futures complete only while the client exists.
+        # The client needs a name, because its futures complete only while it exists.
         client = AdminClient(self._client)
         (created,) = client.create_topics(wanted, request_timeout=TIMEOUT_S).values()
         try:
@@ -170,13 +158,8 @@ class ClockSkew:
             self._over.wait(EVERY_S)
 
     def _beat(self, producer: Producer) -> TimedHeartbeat | None:
-        """Sends a record and waits for its answer.
-
-        Returns:
-            None if the broker did not stamp the record.
-        """
+        """Sends a record and waits for its answer; returns None if the broker did not stamp the record."""
         stamps: list[tuple[int, int]] = []
-
         self._unsent = None
 
         def delivered(error: KafkaError | None, message: Message) -> None:

@@ -1,7 +1,4 @@
-"""Writes the history of a driver's heartbeats to a Delta table.
-
-By this table a silent stream can later be distinguished from a dead one.
-"""
+"""Writes a driver's heartbeats to a Delta table, by which a silent stream can later be told from a dead one."""
 
 from __future__ import annotations
 

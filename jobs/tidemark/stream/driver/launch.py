@@ -1,4 +1,4 @@
-"""Takes a driver's lease as its command line asks for it."""
+"""Acquires the lease of a driver, as its command line asks for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("tidemark.stream")
 
 
 class LaunchOptions(argparse.Namespace):
-    """The part of a command line that every driver has.
+    """The options of every driver.
 
     Attributes:
         warehouse: the folder of all tables.
@@ -34,7 +34,7 @@ class LaunchOptions(argparse.Namespace):
 
 
 def add_launch_options(parser: argparse.ArgumentParser, *, taken_over: str, silence: str = "") -> None:
-    """Adds the options; *taken_over* and *silence* end two helps."""
+    """Adds the options; *taken_over* ends the help of `--take-over`, *silence* that of `--silent-after`."""
     parser.add_argument("--launch-id", default="", help="id of the driver in its heartbeat")
     parser.add_argument("--launched-by", default="", help="task or command that starts it, for its heartbeats")
     parser.add_argument(
@@ -52,9 +52,9 @@ def add_launch_options(parser: argparse.ArgumentParser, *, taken_over: str, sile
 
 
 def take_lease(control: Control, options: LaunchOptions) -> int | None:
-    """Takes the lease of *control*, and returns its epoch.
+    """Acquires the lease of *control*, and returns its epoch, or None if another driver has it.
 
-    None: another driver has it. The cluster manager that runs this driver is recorded in *control*.
+    The cluster manager that runs this driver is recorded in *control*.
     """
     try:
         epoch = control.acquire(

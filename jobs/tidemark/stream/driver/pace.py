@@ -1,10 +1,10 @@
-"""Says when Spark plans again after a batch.
+"""Decides when Spark plans again after a batch.
 
-Purpose: a record need not wait until Spark plans, which costs ten times as much as a question to a broker.
-How it works: batches keep a distance, whatever is due; only requests of people end it. Then, for 10 s after a batch
-that read records, the driver asks the brokers, seldom in a long silence, and lets Spark plan as soon as there is
-something. What arrives after a silence is often the first of many records, so the driver waits up to 200 ms for more.
-What it does not do: after these 10 s Spark plans by itself, each trigger.
+Purpose: a new record is read soon, although a plan of Spark costs ten times as much as a question to a broker.
+How it works: batches begin a trigger apart, and only a request of a person ends that distance. Then, for 10 s after a
+batch that read records, the driver asks the brokers, the longer the silence the less often, and lets Spark plan as soon
+as there is a record. A record after a silence is often the first of many, so the driver waits up to 200 ms for more.
+After these 10 s Spark plans by itself, each trigger.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Spark commits the batch only then, or after a trigger if that is longer, and onl
 ASK_MS = 50
 """The shortest time between two questions."""
 SILENCE_OF_A_QUESTION = 0.2
-"""The time between two questions, as a part of the silence before."""
+"""The time between two questions, as a share of the silence until then."""
 GATHERS_FOR_MS = 200
 """The longest wait for further records after the first one."""
 
@@ -37,8 +37,8 @@ class Pace:
 
     Args:
         trigger_ms: the interval.
-        unread: each asks a broker for the number of records of one source that no batch has read. Empty: brokers do not
-            know all records of the stream.
+        unread: asks a broker for the number of records of one source that no batch has read. There are none for a
+            stream that also reads what no broker knows.
         clock: boot, ms.
 
     Attributes:
@@ -60,8 +60,8 @@ class Pace:
         """Returns when Spark may plan the next batch.
 
         Args:
-            urgent: ends the distance of batches.
-            caused: something is due, so no broker is asked.
+            urgent: is set when the next batch may not wait for the trigger.
+            caused: is set when something is due, so that no broker is asked.
             has_read: whether the last batch read records of topics.
         """
         if has_read:
@@ -88,7 +88,7 @@ class Pace:
             before, number = number, self._ask(caused)
 
     def _ask(self, caused: threading.Event) -> int:
-        """Returns the number of unread records; asks no further if *caused*."""
+        """Returns the number of unread records; once *caused* is set, no other source is asked."""
         asked_ms, number = self._clock(), 0
         for unread in self._unread:
             if caused.is_set():

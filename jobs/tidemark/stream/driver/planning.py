@@ -26,11 +26,11 @@ class Planning:
     """Books the time between two batches of a query in *timeline*.
 
     Args:
-        timeline: the driver's.
-        checkpoint: of the query.
+        timeline: the timeline of the driver.
+        checkpoint: the checkpoint of the query.
         sources: the names of its sources.
-        plan_every_ms: after a look that found nothing Spark waits for so long.
-        clock: epoch ms, that of Spark's host.
+        plan_every_ms: how long Spark waits after a look that found nothing.
+        clock: epoch ms, the clock of Spark's host.
     """
 
     def __init__(self, timeline: Timeline, checkpoint: Path, sources: str, *, plan_every_ms: int, clock: Clock) -> None:
@@ -54,8 +54,8 @@ class Planning:
     def waits(self) -> None:
         """Ends Spark's commit of the newest batch in the timeline, if it is over: the stream waits from then on.
 
-        Without it a driver that is killed in a silence would leave word that Spark had committed all the time. Another
-        thread may call it.
+        By the timeline of a driver that is killed in a silence, Spark would otherwise have committed all the time.
+        Another thread may call this.
         """
         with self._lock:
             if self._committing is None or self._returned_ms is None:
@@ -72,14 +72,14 @@ class Planning:
         """Books what Spark did before *batch_id*, which it planned at *planned_at_ms* and hands over now.
 
         Returns:
-            The instant (boot) of the look before, if that found nothing; None: it found the batch before, or nobody
-            knows.
+            The instant (boot clock) of the newest look that found nothing. None if the look before found the batch
+            before, or if that is not known.
         """
         with self._lock:
             self._committing = None
-            return self._booked(batch_id, planned_at_ms)
+            return self._book(batch_id, planned_at_ms)
 
-    def _booked(self, batch_id: int, planned_at_ms: int) -> int | None:
+    def _book(self, batch_id: int, planned_at_ms: int) -> int | None:
         timeline, now_ms = self._timeline, self._timeline.clock()
         to_boot_ms = now_ms - self._clock()
         planned_ms = planned_at_ms + to_boot_ms
@@ -102,7 +102,7 @@ class Planning:
         return excluded_ms
 
     def _done_ms(self, batch_id: int, returned_ms: int, looking_ms: int, to_boot_ms: int) -> int:
-        """Returns when Spark had recorded *batch_id* as done (boot)."""
+        """Returns when Spark had recorded *batch_id* as done (boot clock)."""
         if self._is_seldom_asked:
             # Without a wait for the trigger Spark looks at once.
             return looking_ms if looking_ms - returned_ms < self._plan_every_ms else returned_ms
@@ -115,7 +115,7 @@ class Planning:
         return isinstance(self._checkpoint, ObjectPath)
 
     def _committed_ms(self, batch_id: int, to_boot_ms: int) -> int | None:
-        """Returns by the checkpoint when Spark had recorded *batch_id* as done (boot), or None without that."""
+        """Returns when Spark had recorded *batch_id* as done (boot clock) by the checkpoint, or None if it has not."""
         at_ms = None if self._is_seldom_asked else committed_at_ms(self._checkpoint, batch_id)
         return None if at_ms is None else at_ms + to_boot_ms
 

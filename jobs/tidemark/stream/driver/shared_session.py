@@ -17,7 +17,7 @@ from tidemark.stream.driver.waking import Hops
 class SharedSession:
     """Starts the Spark session of this process for its first stream.
 
-    If it *is_shared*, streams are woken by other streams of the process.
+    If several streams share it (*is_shared*), they wake each other.
     """
 
     def __init__(self, name: str, *, is_shared: bool) -> None:
@@ -36,7 +36,7 @@ class SharedSession:
     def start(self, writing: DataStreamWriter, *, plan_every_ms: int) -> StreamingQuery:
         """Starts a query that plans every *plan_every_ms* in silence.
 
-        Starts of a process's queries wait for each other, because a query copies the session's settings when it starts.
+        Queries of a process start one after the other, because each copies the session's settings when it starts.
         """
         with self._starting:
             assert self._spark is not None

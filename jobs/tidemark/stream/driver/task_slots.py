@@ -1,7 +1,6 @@
-"""Measures how long a batch waited for Spark's task slots.
+"""Measures how long a batch waited for Spark's task slots while other streams of its process ran batches.
 
-It waits while other streams of its process run batches. Spark reports when it submitted a stage and when it launched
-the first task of it. Clock: the driver's, epoch ms UTC.
+Spark reports when it submitted a stage and when it launched the first task of it, by the driver's clock (epoch ms UTC).
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ from tidemark.spark_session import java_class
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 
 SCHEDULING_MS = 20
-"""The longest time that Spark itself needs to launch a stage.
-
-It is the time between a stage and its first task on an idle machine.
-"""
+"""The longest time that Spark itself needs to launch a stage: that from a stage to its first task when all is idle."""
 
 
 @dataclass
@@ -49,11 +45,8 @@ class TaskSlots:
                 self._batches[stream][-1] = (began_ms, self.clock())
 
     def queued(self, stream: str, context: SparkContext, since_ms: int) -> QueueWait:
-        """Returns how long the jobs of the current batch were queued.
-
-        They are the jobs that *stream* has run since *since_ms*.
-        """
-        # No batch asks the JVM without a batch of another stream.
+        """Returns how long the jobs of the current batch of *stream*, which began at *since_ms*, were queued."""
+        # The JVM is asked only if another stream ran a batch at the same time.
         if not self._others(stream, since_ms, self.clock()):
             return NOT_QUEUED
         queued_ms, others = 0, set[str]()
@@ -76,9 +69,9 @@ class TaskSlots:
 
 
 def _waits(context: SparkContext, since_ms: int) -> Iterator[tuple[int, int]]:
-    """Yields when each job's first stage was submitted and launched.
+    """Yields when the first stage of each job was submitted and launched.
 
-    Jobs are those of the current job group since *since_ms*, newest first.
+    The jobs are those of the current job group since *since_ms*, newest first.
     """
     for line in str(_job_waits(context).since(context._jsc, since_ms)).splitlines():
         submitted_ms, launched_ms = map(int, line.split())

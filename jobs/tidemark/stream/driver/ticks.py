@@ -1,6 +1,6 @@
-"""Has Spark plan a batch in silence, by a source without rows.
+"""Has Spark plan a batch in silence, by a source without rows whose offset goes up.
 
-Its offset is a number that goes up. A tick has no time: a batch has that of its plan.
+A tick has no time: the time of a batch is that of its plan.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class Ticks:
     """The source of ticks, for one query after the other.
 
     *last* is its offset in the newest plan of their checkpoint.
-    How it works: it is Spark's MemoryStream, of which only the offset is ever set: it has nothing to read, before a
-    crash or after it. A new query finds the offset behind *last*, and so plans its first batch at once.
+    How it works: the source is Spark's MemoryStream, of which only the offset is ever set. So there is nothing to read,
+    before a crash or after it. A new query finds the offset beyond *last*, and so plans its first batch at once.
     Considered (decision 70): files, whose names Spark never forgets, and a source in Python, which needs another
     process.
     """

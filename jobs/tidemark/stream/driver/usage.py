@@ -25,10 +25,7 @@ _PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """Measures the driver of the process *pid*.
-
-    CPU is that since the measurement before.
-    """
+    """Measures the driver of the process *pid*; its CPU is that since the measurement before."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -37,10 +34,7 @@ class Usage:
         self._newest: tuple[float, dict[str, object]] = (0.0, {})
 
     def now(self) -> dict[str, object]:
-        """Returns the columns of `heartbeats` about CPU and memory.
-
-        They are null where the host does not report them, and up to SHARED_S old.
-        """
+        """Returns the columns of `heartbeats` about CPU and memory, up to SHARED_S old, null if the host has none."""
         with self._lock:
             measured_s, newest = self._newest
             # The first measurement has no CPU.
@@ -65,7 +59,7 @@ class Usage:
         return {"cpu_share": self._share(cpu_s), "memory_bytes": memory_bytes, "memory_free_bytes": _free_bytes()}
 
     def _share(self, cpu_s: float) -> float | None:
-        """Returns CPU seconds per second since the last call, if any."""
+        """Returns the CPU seconds per second since the last call, or None at the first."""
         # A set wall clock must not change the share.
         at_s = time.monotonic()
         was, self._was = self._was, (at_s, cpu_s)
@@ -92,15 +86,15 @@ class _Process:
 
 
 def _processes() -> Iterator[tuple[int, _Process]]:
-    for place in PROC.glob("[0-9]*/stat"):
+    for stat in PROC.glob("[0-9]*/stat"):
         try:
-            yield int(place.parent.name), _Process(place.read_text(encoding="utf-8", errors="replace"))
+            yield int(stat.parent.name), _Process(stat.read_text(encoding="utf-8", errors="replace"))
         except (OSError, IndexError):  # it has just ended
             continue
 
 
 def _free_bytes() -> int | None:
-    """Returns the bytes that the driver may use besides."""
+    """Returns the bytes of memory that the driver may use in addition, or None if the host does not report them."""
     # A container may have less than its host.
     free = present((_free_of_host(), _free_of_container()))
     return min(free, default=None)

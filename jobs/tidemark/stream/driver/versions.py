@@ -15,18 +15,12 @@ from tidemark.errors import TidemarkError
 
 
 class VersionMismatch(TidemarkError):
-    """Raised by a task whose process has other versions than its driver.
-
-    The message names both.
-    """
+    """Raised by a task whose process has other versions than its driver; the message names both."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions that decide how states are kept and calculated.
-
-    `tidemark` is a digest of its code.
-    """
+    """The versions that decide how states are kept and calculated; `tidemark` is a digest of its code."""
 
     tidemark: str
     python: str

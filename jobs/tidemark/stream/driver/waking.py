@@ -1,10 +1,8 @@
-"""Has Spark plan a batch when something is due.
+"""Has Spark plan a batch when something is due; in silence Spark plans none by itself.
 
-In silence Spark plans none by itself.
-
-A stream that reads only hops is woken where their writers run in the same process: between batches it waits here until
-a writer has committed, or something is due. What is due keeps batches a trigger apart; a commit and requests of people
-do not.
+A stream that reads only hops waits here between batches if their writers run in the same process, until one of them has
+committed or something is due. Batches that are due stay a trigger apart. Those that a commit or a person's request
+causes do not.
 """
 
 from __future__ import annotations
@@ -23,10 +21,9 @@ from tidemark.stream.driver.pace import Pace
 log = logging.getLogger("tidemark.stream")
 
 SIGN_EVERY_MS, SELDOM_SIGN_EVERY_MS = 60_000, 600_000
-"""The longest time between two batches.
+"""The longest time between two batches, on a disk and in an object store, where each batch costs requests.
 
-A batch shows that Spark still plans, and asks brokers what is unread. In an object store each batch costs requests, so
-batches are fewer there.
+A batch shows that Spark still plans, and asks brokers what is unread.
 """
 AGAIN_AFTER_MS = 5_000
 """The time after which a missing batch is caused again."""
@@ -35,18 +32,16 @@ AGAIN_AFTER_MS = 5_000
 class Waker:
     """Has Spark plan a batch when something is due.
 
-    It looks every *every_s* seconds, and when woken.
-
     Args:
-        due_at_ms: Returns when the stream itself has something to do (decision time), or None.
-        asked: Returns the open requests of people. A batch serves all that existed when it began.
-        waits: Called with the time whenever nothing is due.
-        clock: Returns epoch ms UTC.
-        every_s: The longest time between two looks.
-        sign_every_ms: The longest time between two batches.
-        is_woken: Whether the next batch waits until something causes it.
-        trigger_ms: The interval at which Spark plans in silence.
-        pace: Keeps batches apart, if it is given.
+        due_at_ms: returns when the stream itself has something to do (decision time), or None.
+        requests: returns the open requests of people. A batch serves all that existed when it began.
+        waits: called with the time whenever nothing is due.
+        clock: returns epoch ms UTC.
+        every_s: the longest time between two looks for what is due.
+        sign_every_ms: the longest time between two batches.
+        is_woken: whether the next batch waits until something causes it.
+        trigger_ms: the interval at which Spark plans in silence.
+        pace: keeps batches apart, if it is given.
     """
 
     def __init__(
@@ -76,10 +71,7 @@ class Waker:
 
     @contextmanager
     def ticking(self, tick: Callable[[], None]) -> Iterator[None]:
-        """Looks for what is due, in a thread, until the context ends.
-
-        *tick* has Spark plan a batch of the query.
-        """
+        """Has *tick* cause batches of a query, from a thread that looks for what is due, until the context ends."""
         # The first batch of a query comes by itself.
         self._begun_ms = self._ticked_ms = self._clock()
         self._is_in_batch = False
@@ -104,12 +96,12 @@ class Waker:
             self._pace.begin()
 
     def finish(self, *, has_changed: bool = False, has_read: bool = False) -> None:
-        """Marks a batch's end; returns when Spark may plan the next.
+        """Marks the end of a batch; returns when Spark may plan the next.
 
         Args:
             has_changed: whether the batch changed the stream's progress. If so, a stream that looks at hops looks again
                 after a trigger.
-            has_read: whether it read records of topics.
+            has_read: whether the batch read records of topics.
         """
         self._is_in_batch, self._ticked_ms, self._has_changed = False, 0, has_changed
         self._changed.set()
@@ -137,7 +129,7 @@ class Waker:
             self._changed.wait(wait_s)
 
     def _look(self, tick: Callable[[], None]) -> float:
-        """Has *tick* cause a batch if due; returns seconds until next look."""
+        """Has *tick* cause a batch if one is due; returns the seconds until the next look."""
         now_ms, due_at_ms = self._clock(), self._due_at_ms()
         if self._is_in_batch:
             return self._every_s
@@ -145,7 +137,7 @@ class Waker:
         looks_again = self._has_changed and self.sign_every_ms == LOOKS_AT_HOPS_EVERY_MS
         sign_at_ms = self._begun_ms + (self._trigger_ms if looks_again else self.sign_every_ms)
         at_ms = sign_at_ms if due_at_ms is None else min(sign_at_ms, due_at_ms)
-        # A wake-up needs no look at requests or due times: there is something to read.
+        # After a wake-up there is something to read, so neither requests nor due times count.
         if not self._has_news:
             self._seen = self._requests()
             if at_ms > now_ms and self._seen == self._done:
@@ -153,7 +145,7 @@ class Waker:
                 return min(self._every_s, (at_ms - now_ms) / 1_000)
         is_urgent = (self.is_woken and self._has_news) or self._seen != self._done
         if now_ms - self._ticked_ms >= AGAIN_AFTER_MS:
-            # A wake-up after Spark has begun to plan is served when this batch has ended.
+            # If Spark has begun to plan already, the next batch reads what the wake-up was about.
             self._has_news, self._ticked_ms = False, now_ms
             tick()
             self._caused.set()
@@ -176,8 +168,8 @@ class Hops:
     def wakes(self, sub: SubTopology, *, asks_seldom: bool = False) -> bool:
         """Returns whether the batches of *sub* begin when it is woken.
 
-        They do if it reads only hops whose writers may run in this process. They also do where each look for new
-        records costs a request (*asks_seldom*).
+        They do if *sub* reads only hops, and either their writers may run in this process, or each look for new records
+        costs a request (*asks_seldom*).
         """
         return (self._is_shared or asks_seldom) and sub.reads_hops_alone
 

@@ -20,15 +20,12 @@ _OF_LOGIN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.S
 _CUT_OFF = re.compile(r"Local: (Broker transport failure|Timed out)|Disconnected|hung up", re.IGNORECASE)
 """librdkafka's words if a connection ended while a client logged in.
 
-It has the code of a refused login, but the broker refused nothing.
+The error has the code of a refused login, but the broker refused nothing.
 """
 _NO_TOKEN = re.compile(r"Failed to (acquire|retrieve) .*token", re.IGNORECASE)
 """librdkafka's words if the OIDC provider gave no token."""
 NEWEST_LOCAL = -100
-"""librdkafka's own errors have codes from -200 to this.
-
-All other errors are of brokers.
-"""
+"""librdkafka's own errors have codes from -200 to this; all others are errors of brokers."""
 _SHARES = (0.05, 0.1, 0.25, 0.6)
 """Shares of the time to answer; refusals are read between them."""
 # Errors of Java's client reach Python as text, so names are read from their messages.
@@ -42,7 +39,7 @@ class LoginDenied(TidemarkError):
 
     @classmethod
     def by(cls, cluster: Cluster, reason: str) -> LoginDenied:
-        """Makes the error of *cluster*; *reason* are its words."""
+        """Makes the error; *reason* has the words of the *cluster*."""
         security = cluster.security
         if _NO_TOKEN.search(reason):
             return cls(
@@ -63,7 +60,7 @@ class LoginInterrupted(TidemarkError):
 
     @classmethod
     def by(cls, cluster: Cluster, reason: str) -> LoginInterrupted:
-        """Makes the error of *cluster*; *reason* are the client's words."""
+        """Makes the error; *reason* has the words of the client."""
         return cls(
             f"kafka.{cluster.name}: {cluster.bootstrap} ended the connection during the login, without a refusal: "
             f"{reason}; look at the broker's log, and compare security_protocol and sasl_mechanism of "
@@ -97,13 +94,9 @@ class Refusals:
         self.last_reason = self.cut_off = None
 
     def raise_unless_answered(self, error: KafkaError, cluster: Cluster) -> None:
-        """Raises the last reason, unless *error* is the answer of a broker.
+        """Raises the last reason as `raise_for` does, unless *error* is the answer of a broker.
 
-        A broker that answers has accepted the login, and ends all reasons.
-
-        Raises:
-            LoginDenied: it refused the login.
-            LoginInterrupted: it ended the connection during the login.
+        A broker that answers has accepted the login, so the reasons are forgotten.
         """
         if error.code() <= NEWEST_LOCAL:
             self.raise_for(cluster)
@@ -114,8 +107,8 @@ class Refusals:
         """Raises the last reason, if there is one.
 
         Raises:
-            LoginDenied: it refused the login.
-            LoginInterrupted: it ended the connection during the login.
+            LoginDenied: the cluster refused the login.
+            LoginInterrupted: the cluster ended the connection during the login.
         """
         if self.last_reason:
             raise LoginDenied.by(cluster, self.last_reason)
@@ -148,14 +141,12 @@ def make_client(make: Callable[[dict[str, Any]], C], cluster: Cluster, settings:
 
 
 def list_topics(client: TopicLister, cluster: Cluster, refusals: Refusals, within_s: float) -> ClusterMetadata:
-    """Returns the brokers and topics of *cluster*, *within_s* seconds.
-
-    The *client* has *refusals* as its `error_cb`.
+    """Returns the brokers and topics of *cluster*; the *client* has *refusals* as its `error_cb`.
 
     Raises:
-        KafkaException: no broker answers.
+        KafkaException: no broker answers *within_s* seconds.
         LoginDenied: the cluster refuses the login.
-        LoginInterrupted: it ended the connection during each login.
+        LoginInterrupted: the cluster ended the connection during each login.
     """
     until = time.monotonic() + within_s
     for share in _SHARES:
@@ -175,7 +166,7 @@ def list_topics(client: TopicLister, cluster: Cluster, refusals: Refusals, withi
 
 
 def missing_right_of(code: int, topic: str, cluster: Cluster, operation: Operation) -> MissingRight | None:
-    """Returns the error for the *code* of an answer; None for others.
+    """Returns the error for the *code* of an answer, or None if the code is not about a missing right.
 
     Args:
         code: that of a KafkaError.

@@ -1,6 +1,6 @@
-"""Defines the protocols of a broker: questions, and records to send.
+"""Defines what a stream asks of a broker, and how it sends records; Spark reads the topics by itself.
 
-Spark reads topics by itself. `client.py` and `publishing.py` implement the protocols.
+`client.py` and `publishing.py` implement these protocols.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from tidemark.stream.kafka.outgoing import OutgoingRows
 
 @dataclass(frozen=True)
 class RefusedRecord:
-    """A record that its topic refused.
-
-    `row` is its place among the rows to send, `error` the broker's words.
-    """
+    """A record that its topic refused: its index among the rows to send, and the broker's words."""
 
     row: int
     error: str
@@ -30,9 +27,9 @@ class RefusedRecord:
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as it is now: its id and partitions.
+    """A topic as it is now: its id, and the number of its partitions.
 
-    Kafka gives each topic an id, so a recreated topic has another one. It is None if the cluster gives topics no ids.
+    A recreated topic has another id. Some clusters give their topics no id; then `id` is None.
     """
 
     id: str | None
@@ -47,17 +44,13 @@ class TopicState:
         return number < self.partitions
 
     def replaces(self, number: int, topic_id: str | None) -> bool:
-        """Returns True if partition *number* was one of another topic.
-
-        *topic_id* is the id of the topic in which it was read.
-        """
-        # Some clusters give their topics no id.
+        """Returns True if partition *number*, which was read in the topic *topic_id*, is one of another topic now."""
         return None not in {topic_id, self.id_of(number)} and topic_id != self.id_of(number)
 
     def numbers(self, read: Mapping[int, str | None]) -> list[int]:
-        """Returns the partitions of the topic, and those that were *read*.
+        """Returns the partitions of the topic, and those that were *read* in it, by the topic id of each.
 
-        *read* has the id of the topic in which each was read: a recreated topic may have fewer partitions.
+        A recreated topic may have fewer partitions than were read.
         """
         of_this = (number for number, topic_id in read.items() if not self.replaces(number, topic_id))
         return sorted({*range(self.partitions), *of_this})
@@ -67,8 +60,7 @@ class TopicState:
 class SeveralTopics(TopicState):
     """The topics of a source over several, as they are now.
 
-    *ids* has the id of the topic of each input partition that exists; the others belong to deleted topics. `partitions`
-    counts both.
+    *ids* has the topic id of each input partition that exists. `partitions` also counts those of deleted topics.
     """
 
     ids: Mapping[int, str | None] = field(default_factory=dict)
@@ -90,26 +82,20 @@ class Answers(Protocol):
     """Knows topics and offsets, by which idleness is decided, and limits."""
 
     def topic(self, source: Source) -> TopicState:
-        """Returns the topic of *source* as it is now.
-
-        Of a source over several topics, those of its places.
-        """
+        """Returns the topic of *source* as it is now, or the topics of a source over several."""
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Returns the earliest and latest offset of each of *partitions*.
+        """Returns the earliest and latest offset of each of *partitions*, by input partition of *source*.
 
-        They are partitions of the topic of *source*. The latest is the offset after the newest record that may be
-        read: records of an open transaction, and what follows them, may not.
+        The latest is the offset after the newest record that may be read: records of an open transaction, and what
+        follows them, may not.
         """
 
     def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
         """Returns the last stable offset of those of *partitions* that have an open transaction behind it."""
 
     def limits(self, sink: Sink) -> TopicLimits:
-        """Returns the limits of the topic of *sink* that the broker knows.
-
-        The broker is asked again from time to time.
-        """
+        """Returns the limits of the topic of *sink*; the broker is asked for them from time to time."""
 
 
 class TopicWriter(Protocol):
@@ -117,10 +103,7 @@ class TopicWriter(Protocol):
 
     @property
     def tasks(self) -> int:
-        """The number of tasks.
-
-        Each sends all records of some partitions, in order.
-        """
+        """The number of tasks; each sends all records of some partitions, in order."""
 
     def __call__(self, task: int) -> list[pl.DataFrame]:
         """Sends the records of *task*.
@@ -134,20 +117,14 @@ class Publishers(Protocol):
     """Runs the tasks of a TopicWriter."""
 
     def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
-        """Runs all tasks of *publishing* and returns their results.
-
-        No task runs more than once at a time.
-        """
+        """Runs each task of *publishing*, never twice at the same time, and returns their results."""
 
 
 class TopicBroker(Answers, Protocol):
     """Answers questions, and takes records for topics."""
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
-        """Sends a mark of time to each partition of *sink*'s topic.
-
-        It comes after all records published so far.
-        """
+        """Sends a mark of time to each partition of *sink*'s topic, behind all records published so far."""
 
     def publish(self, outgoing: OutgoingRows) -> list[pl.DataFrame]:
         """Sends *outgoing* from this process until the broker has it.

@@ -16,9 +16,7 @@ from confluent_kafka import (
     Producer,
     TopicCollection,
 )
-from confluent_kafka import (
-    TopicPartition as KafkaTopicPartition,
-)
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -60,17 +58,11 @@ from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, Record
 log = logging.getLogger("tidemark.stream")
 
 ASKED_EVERY_MS = 60_000
-"""A sink's topic is asked again for limits and partitions after this.
-
-They may change meanwhile.
-"""
+"""A sink's topic is asked again for limits and partitions after this, because they may have changed."""
 NO_TOPIC_ID = "A" * 22
 """The id of topics without one: a UUID of zeros."""
 UNLIMITED_BYTES = 1_000_000_000
-"""Largest request of a client in bytes.
-
-A topic with an unknown limit refuses records itself that are too large for it.
-"""
+"""Largest request of a client in bytes, for a topic whose limit is not known: it refuses too large records itself."""
 
 
 class MissingTopic(TidemarkError):
@@ -137,10 +129,7 @@ class KafkaBroker:
                     pass  # brokers that do not answer are no error here: Spark waits for them
 
     def silent(self) -> dict[str, str]:
-        """Returns the address of each cluster that does not answer, by name.
-
-        It answers with any of its brokers, also if it refuses the login.
-        """
+        """Returns the address of each cluster of which no broker answers, by name; a refused login is an answer."""
         # All are asked before the first answer is awaited.
         asked = {name: admin.describe_cluster(request_timeout=TIMEOUT_S) for name, admin in self._admins.items()}
         silent: dict[str, str] = {}
@@ -156,9 +145,9 @@ class KafkaBroker:
         return silent
 
     def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:
-        """Returns *error*, or a clearer one.
+        """Returns *error*, or a clearer one if a cluster denied something to Spark.
 
-        It is clearer where a cluster denied something to Spark. *of_stream* are the sources of the stream.
+        *of_stream* are the sources of the stream.
         """
         sources = [o for o in of_stream if o.topic and o.kafka in self._clusters]
         if topic := unauthorized_topic(error):
@@ -215,13 +204,14 @@ class KafkaBroker:
         return TopicState(None if topic_id == NO_TOPIC_ID else topic_id, len(description.partitions))
 
     def _several(self, source: Source) -> SeveralTopics:
-        """Returns the topics of the places of *source*.
+        """Returns the topics whose partitions *source* has numbered.
 
-        Before it has places, those of its list; then a missing one is an error, as of any source.
+        Before its first batch it has numbered none. Then the topics of its list are returned, and a missing one is an
+        error, as it is for a source of one topic.
         """
         states: dict[str, TopicState] = {}
         # A topic that is not in the list any more keeps its numbers.
-        names = sorted({place.topic for place in source.topic_partitions if source.reads(place.topic)} or source.topics)
+        names = sorted({each.topic for each in source.topic_partitions if source.reads(each.topic)} or source.topics)
         for name, asked in self._asked(source, names).items():
             try:
                 states[name] = self._state(source.alone(name), asked)
@@ -229,16 +219,13 @@ class KafkaBroker:
                 if not source.topic_partitions:
                     raise
         ids: dict[int, str | None] = {}
-        for number, place in enumerate(source.topic_partitions):
-            if place.topic in states and states[place.topic].has(place.partition):
-                ids[number] = states[place.topic].id
+        for number, (topic, partition) in enumerate(source.topic_partitions):
+            if topic in states and states[topic].has(partition):
+                ids[number] = states[topic].id
         return SeveralTopics(None, len(source.topic_partitions), ids)
 
     def _not_described(self, error: KafkaError, at: Source | Sink) -> Exception:
-        """Returns the error for a topic that was not described.
-
-        It is the topic of *at*, and the cluster answered *error*.
-        """
+        """Returns the error for the topic of *at*, which the cluster did not describe: it answered *error*."""
         topic = at.topic or ""
         if missing := missing_right_of(error.code(), topic, self._clusters[at.kafka], Operation.DESCRIBE):
             return missing
@@ -278,13 +265,13 @@ class KafkaBroker:
         if it has none.
         """
         starts: dict[TopicPartition, int] = {}
-        for own in source.each_topic(self.existing(source)):
-            name, numbers = own.topic or "", range(self.topic(own).partitions)
-            offsets = {TopicPartition(name, number): end for number, end in self.latest(own, numbers).items()}
+        for of_one_topic in source.each_topic(self.existing(source)):
+            name, numbers = of_one_topic.topic or "", range(self.topic(of_one_topic).partitions)
+            offsets = {TopicPartition(name, number): end for number, end in self.latest(of_one_topic, numbers).items()}
             if isinstance(source.starting_offsets, int):
                 spec = OffsetSpec.for_timestamp(source.starting_offsets)
-                found = self._listed(own, self._asked_offsets(own, numbers, spec))
-                offsets |= {place: offset for place, offset in found.items() if offset >= 0}
+                found = self._listed(of_one_topic, self._asked_offsets(of_one_topic, numbers, spec))
+                offsets |= {partition: offset for partition, offset in found.items() if offset >= 0}
             starts |= offsets
         return starts
 
@@ -298,11 +285,11 @@ class KafkaBroker:
     def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
         """Returns the last stable offset of those of *partitions* that have records of an open transaction behind it.
 
-        It is empty if uncommitted records are read.
+        There are none if uncommitted records are read.
         """
         if self._clusters[source.kafka].reads_uncommitted:
             return {}
-        # The end is asked for first: records that come meanwhile are not taken for those of an open transaction.
+        # The end is asked for first, so that records that come meanwhile do not look like those of an open transaction.
         ends = self.latest(source, partitions, committed=False)
         stable = self.latest(source, partitions)
         return {number: offset for number, offset in stable.items() if offset < ends[number]}
@@ -318,13 +305,13 @@ class KafkaBroker:
         # A pattern may match no topic yet, and Kafka's client refuses to ask for nothing.
         if not partitions:
             return {}
-        places = [KafkaTopicPartition(*source.topic_partition(number)) for number in partitions]
+        asked = [KafkaTopicPartition(*source.topic_partition(number)) for number in partitions]
         if committed and not self._clusters[source.kafka].reads_uncommitted:
             level = IsolationLevel.READ_COMMITTED
         else:
             level = IsolationLevel.READ_UNCOMMITTED
         return self._admins[source.kafka].list_offsets(
-            dict.fromkeys(places, spec), isolation_level=level, request_timeout=TIMEOUT_S
+            dict.fromkeys(asked, spec), isolation_level=level, request_timeout=TIMEOUT_S
         )
 
     def _listed(
@@ -332,22 +319,24 @@ class KafkaBroker:
     ) -> dict[TopicPartition, int]:
         """Awaits the offsets of partitions of *source*."""
         offsets: dict[TopicPartition, int] = {}
-        for place, answer in answers.items():
+        for asked, answer in answers.items():
             try:
-                offsets[TopicPartition(place.topic, place.partition)] = answer.result().offset
+                offsets[TopicPartition(asked.topic, asked.partition)] = answer.result().offset
             except KafkaException as error:
                 cluster, code = self._clusters[source.kafka], error.args[0].code()
-                missing = missing_right_of(code, place.topic, cluster, Operation.DESCRIBE)
+                missing = missing_right_of(code, asked.topic, cluster, Operation.DESCRIBE)
                 raise missing or error from error
         return offsets
 
     def write_group(self, group: str, offsets: Offsets) -> list[str]:
-        """Writes *offsets* into the consumer group *group*, into that of each cluster those of its own topics.
+        """Writes *offsets* into the consumer group *group* of each cluster.
 
-        Returns why clusters have refused some, for people, or empty if all are written.
+        Returns why clusters have refused some, for people; the list is empty if all are written.
         """
         # All clusters are asked before the first answer is awaited, so that a silent one delays no other.
-        asked = {name: self._asked_to_write(group, name, places) for name, places in offsets.items() if places}
+        asked = {
+            name: self._asked_to_write(group, name, of_cluster) for name, of_cluster in offsets.items() if of_cluster
+        }
         reasons: list[str] = []
         for name, answer in asked.items():
             try:
@@ -363,8 +352,8 @@ class KafkaBroker:
     def _asked_to_write(
         self, group: str, cluster: str, offsets: Mapping[TopicPartition, int]
     ) -> Future[ConsumerGroupTopicPartitions]:
-        parts = [KafkaTopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
-        request = [ConsumerGroupTopicPartitions(group, parts)]
+        positions = [KafkaTopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group, positions)]
         return self._admins[cluster].alter_consumer_group_offsets(request, request_timeout=TIMEOUT_S)[group]
 
     def _not_written(self, error: KafkaError, group: str, name: str, topic: str = "") -> str:
@@ -390,10 +379,7 @@ class KafkaBroker:
         return self._lately(self._limits, sink, lambda before: self._current_limits(sink, before or TopicLimits()))
 
     def _lately(self, answers: dict[_Topic, tuple[int, T]], sink: Sink, ask: Callable[[T | None], T]) -> T:
-        """Returns the last answer of *ask* for the topic of *sink*.
-
-        After ASKED_EVERY_MS it calls *ask* again, with the last answer.
-        """
+        """Returns the last answer of *ask* for the topic of *sink*; ASKED_EVERY_MS later *ask* gets it to renew it."""
         topic = _topic(sink)
         asked_at_ms, answer = answers.get(topic, (None, None))
         if asked_at_ms is None or self._clock() - asked_at_ms >= ASKED_EVERY_MS:
@@ -417,10 +403,7 @@ class KafkaBroker:
         )
 
     def _settings(self, sink: Sink) -> dict[str, str] | None:
-        """Returns the settings of the topic of *sink*.
-
-        None if the broker does not return them, or there is no client for its cluster.
-        """
+        """Returns the settings of the topic of *sink*, or None if the broker does not return them."""
         resource, admin = ConfigResource(ConfigResource.Type.TOPIC, sink.topic or ""), self._admins.get(sink.kafka)
         if admin is None:
             return None
@@ -458,10 +441,7 @@ class KafkaBroker:
         )
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
-        """Sends a mark of time to each partition of *sink*'s topic.
-
-        It comes after all records published so far.
-        """
+        """Sends a mark of time to each partition of *sink*'s topic, behind all records published so far."""
         cluster, refusals = self._clusters[sink.kafka], self._refusals[sink.kafka]
         sending = RecordSender(self._producer(sink), sink.topic or "", cluster, refusals)
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
@@ -472,10 +452,7 @@ class KafkaBroker:
             log.warning("topic %s rejects marks of time: %s", sink.topic, next(iter(refused.values())))
 
     def is_compacted(self, sink: Sink) -> bool:
-        """Returns True if the topic of *sink* is compacted.
-
-        False if the broker does not return its settings.
-        """
+        """Returns True if the topic of *sink* is compacted, and False if the broker does not return its settings."""
         # A compacted topic keeps the newest record of each key, and refuses records without a key.
         return "compact" in (self._settings(sink) or {}).get("cleanup.policy", "")
 
@@ -489,10 +466,7 @@ class KafkaBroker:
         return self._producers[topic][1]
 
     def _client(self, sink: Sink) -> ClientSettings:
-        """Returns the settings of a producer for *sink*.
-
-        Its batches are no larger than the topic accepts.
-        """
+        """Returns the settings of a producer for *sink* whose batches are no larger than the topic accepts."""
         most = self.limits(sink).max_bytes or UNLIMITED_BYTES
         # librdkafka accepts `message.max.bytes` from 1,000 to 1,000,000,000.
         return {

@@ -27,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Misfit:
-    """Replaces the value of a record that does not fit the Avro schema of its sink, or its format."""
+    """Stands in place of the value of a record that does not fit the Avro schema or the format of its sink."""
 
     problem: str
 
@@ -36,7 +36,7 @@ def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | Non
     """Encodes *rows* and separates those that do not fit the schema.
 
     Returns:
-        The values by number of the row, None for a row that deletes its key; and the rows that do not fit.
+        The value of each row by its index, None if the row deletes its key; and the rows that do not fit.
     """
     values: dict[int, bytes | str | None] = {}
     refused: list[RefusedRecord] = []
@@ -52,9 +52,9 @@ def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | Non
 def encoded(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Misfit | None]:
     """Encodes the value of each of *rows* in the sink's format.
 
-    The value is None for a row that deletes its key, and a Misfit for a row that does not fit the schema. JSON, and the
-    formats of other packages that are made of it, have all columns, Avro those for which the schema has a field. An
-    instant is text in JSON. In Avro it has the field's logical type, or is epoch ms in a plain `long`.
+    A row that deletes its key has the value None, and a row that does not fit the schema a Misfit. JSON has all
+    columns, and so have formats of other packages, which are made of JSON. Avro has those for which the schema has a
+    field. Instants are text in JSON. In Avro they have the field's logical type, or are epoch ms in a plain `long`.
     """
     columns = payload(rows.columns)
     if sink.format is Format.AVRO:
@@ -107,19 +107,13 @@ def is_schema_of_records(text: str) -> bool:
 
 
 def _is_instant(type_: Any) -> bool:
-    """Returns True if a type of an Avro schema is a timestamp.
-
-    Of a union, if any branch is.
-    """
+    """Returns True if a type of an Avro schema is a timestamp, or a union with one."""
     branches = type_ if isinstance(type_, list) else [type_]
     return any(isinstance(b, dict) and str(b.get("logicalType")).startswith("timestamp-") for b in branches)
 
 
 def _instants(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, datetime]:
-    """Returns those *names* that *row* has as `datetime`.
-
-    The row has them as instants or epoch ms.
-    """
+    """Returns the columns *names* of *row*, which are instants or epoch ms, as `datetime`; nulls are left out."""
     values = {name: row[name] for name in names if row.get(name) is not None}
     # fastavro converts a `datetime` to every unit.
     return {n: at if isinstance(at, datetime) else EPOCH + timedelta(milliseconds=at) for n, at in values.items()}

@@ -25,12 +25,12 @@ Offsets = Mapping[str, Mapping[TopicPartition, int]]
 """By cluster, the next offset to read of each partition."""
 
 REPEATED_EVERY_S = 3_600.0
-"""The same offsets are written again after this.
+"""Unchanged offsets are written again after this.
 
 A broker forgets those of a group without members after `offsets.retention.minutes`, by default 7 days.
 """
 RETRIED_EVERY_S = 30.0
-"""After a failure they are written again with the next batch, or after this."""
+"""After a failure offsets are written again with the next batch, or after this."""
 ENDS_WITHIN_S = 5.0
 """Longest wait of a driver that ends for the last write."""
 
@@ -38,7 +38,7 @@ ENDS_WITHIN_S = 5.0
 def offsets_by_cluster(sub: SubTopology, progress: StreamProgress) -> dict[str, dict[TopicPartition, int]]:
     """Returns up to where *progress* has read the partitions of the topics of *sub*, by cluster.
 
-    Records that wait in the stream's state, such as for `max_drift`, are read.
+    Records that wait in the stream's state, for example because of `max_drift`, count as read.
     """
     read_to: dict[str, dict[TopicPartition, int]] = {}
     for source in sub.outside_sources:
@@ -56,7 +56,7 @@ class GroupOffsets:
     A failure is logged once, until a write succeeds. The thread is a daemon and ends with `end`, or with its process.
 
     Args:
-        group: its name.
+        group: the name of the group.
         read_to: returns up to where batches that were carried out have read.
         write: writes offsets into the group; returns the reasons for which clusters have refused some.
         clock_s: a monotonic clock.

@@ -1,6 +1,6 @@
-"""Quarantines, at its sink, records that a topic would refuse.
+"""Quarantines records that the topic of a sink would refuse, or that do not fit the sink's Avro schema or format.
 
-Records that do not fit the sink's Avro schema or format are quarantined, too. No other operator loses them.
+They are quarantined at that sink only; other operators have them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[Refu
 
 
 AS_JSON = 8
-"""An upper limit of the size of JSON per byte in Arrow.
-
-It holds for every type.
-"""
+"""No type needs more bytes of JSON than this for a byte in Arrow."""
 
 
 def within_limits(
@@ -92,10 +89,7 @@ def _may_be_too_large(records: pl.DataFrame, limits: TopicLimits) -> bool:
 
 
 def _values(sink: Sink, records: pl.DataFrame) -> pl.Series:
-    """Returns the bytes of *records* as they are sent.
-
-    Records that do not fit the schema are returned as JSON.
-    """
+    """Returns the bytes of *records* as they are sent; those that do not fit the schema are JSON."""
     values = list(encoded(sink, records))
     if any(isinstance(value, Misfit) for value in values):
         as_json = encoded(replace(sink, format=Format.JSON), records)

@@ -19,11 +19,11 @@ log = logging.getLogger("tidemark.stream")
 
 EVERY_S = 1.0
 MOST = 600
-"""So many looks are kept: of ten minutes."""
+"""So many looks are kept, those of ten minutes."""
 
 
 class ArrivalLook(NamedTuple):
-    """A look at `at_ms` (boot): the end of each partition, by source."""
+    """The end of each partition, by source, as it was at `at_ms` (boot clock)."""
 
     at_ms: int
     ends: Mapping[str, Mapping[int, int]]
@@ -68,7 +68,7 @@ class ArrivalLooks:
         self._looks.append(ArrivalLook(at_ms, ends))
 
     def before(self, at_ms: int, source: str) -> list[tuple[int, int, int]]:
-        """Returns the looks at *source* before *at_ms* (boot): partition, its end, and how long before that it was."""
+        """Returns the looks at *source* before *at_ms* (boot): partition, its end, and how many ms before *at_ms*."""
         return [
             (partition, end, at_ms - look.at_ms)
             for look in [*self._looks]

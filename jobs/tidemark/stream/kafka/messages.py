@@ -13,13 +13,13 @@ from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.semantics.progress import TopicPartition
 
 SILENT_S = 10.0
-"""A topic that is silent for so long has no more records."""
+"""A topic without a record for so long counts as read to its end."""
 FAILS_AFTER_S = 60.0
 """Records that must be there are awaited for so long."""
 MOST_CLOCK_MS = (2**63 - 1) // 1_000
-"""The latest time of a broker, epoch ms, that is one: Spark counts it in microseconds of 64 bits.
+"""The latest time of a record, epoch ms, that is usable: Spark counts it in microseconds of 64 bits.
 
-A producer that sends nanoseconds goes beyond, to a topic whose broker sets no limit.
+The times of a producer that sends nanoseconds are beyond, unless the broker refuses them.
 """
 RECORD = {
     "partition": pl.Int32(),
@@ -63,8 +63,8 @@ def messages_between(consumer: Consumer, ranges: Mapping[TopicPartition, tuple[i
     Raises:
         KafkaException: the records did not come.
     """
-    ends = {place: end for place, (start, end) in ranges.items() if start < end}
-    consumer.assign([KafkaTopicPartition(*place, ranges[place][0]) for place in ends])
+    ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+    consumer.assign([KafkaTopicPartition(*partition, ranges[partition][0]) for partition in ends])
     waits_until = time.monotonic() + FAILS_AFTER_S
     while ends:
         messages = consumer.consume(_AT_ONCE, timeout=1.0)
@@ -73,26 +73,26 @@ def messages_between(consumer: Consumer, ranges: Mapping[TopicPartition, tuple[i
         elif time.monotonic() > waits_until:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         for message in messages:
-            place, offset = TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0
+            partition, offset = TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0
             if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            if place not in ends:
+            if partition not in ends:
                 continue
             # The end of a partition is an event of its own: its last offsets may be marks of transactions.
             if error is not None:
-                is_over = not _has_more(consumer, place, offset, ends[place])
+                is_over = not _has_more(consumer, partition, offset, ends[partition])
             else:
-                is_over = offset >= ends[place] - 1
-                if ranges[place][0] <= offset < ends[place]:
+                is_over = offset >= ends[partition] - 1
+                if ranges[partition][0] <= offset < ends[partition]:
                     yield message
             if is_over:
-                del ends[place]
+                del ends[partition]
 
 
-def _has_more(consumer: Consumer, place: TopicPartition, offset: int, end: int) -> bool:
-    """Returns True if a partition that ended at *offset* for its client goes on until *end*."""
+def _has_more(consumer: Consumer, partition: TopicPartition, offset: int, end: int) -> bool:
+    """Returns True if a *partition* that ended at *offset* for its client goes on until *end*."""
     # A broker that has just become the leader may not know yet how far the partition goes.
-    return offset < end <= consumer.get_watermark_offsets(KafkaTopicPartition(*place), timeout=SILENT_S)[1]
+    return offset < end <= consumer.get_watermark_offsets(KafkaTopicPartition(*partition), timeout=SILENT_S)[1]
 
 
 def messages_at(consumer: Consumer, topic: str, number: int, offsets: Collection[int]) -> Iterator[Message]:

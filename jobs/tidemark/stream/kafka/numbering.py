@@ -27,7 +27,7 @@ def multi_topic_sources(sub: SubTopology) -> list[Source]:
 
 
 def with_topic_partitions(source: Source, was: StreamProgress) -> Source:
-    """Returns *source* with the places of its input partitions in *was*."""
+    """Returns *source* with the partitions of topics that its input partitions are, as *was* has numbered them."""
     return source.with_topic_partitions(was.inputs.get(source.name, InputProgress()).places)
 
 
@@ -44,48 +44,43 @@ def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tupl
         planned: dict[TopicPartition, int] = {}
         for topic in sorted(filter(source.reads, ends)):
             planned |= {TopicPartition(topic, number): end for number, end in sorted(by_number.pop(topic).items())}
-        places = (*before.places, *(place for place in planned if place not in before.places))
-        number_of = {place: number for number, place in enumerate(places)}
-        by_number[source.topic or ""] = {number_of[place]: end for place, end in planned.items()}
-        if places != before.places:
-            inputs[source.name] = replace(before, places=places)
+        numbered = (*before.places, *(partition for partition in planned if partition not in before.places))
+        number_of = {partition: number for number, partition in enumerate(numbered)}
+        by_number[source.topic or ""] = {number_of[partition]: end for partition, end in planned.items()}
+        if numbered != before.places:
+            inputs[source.name] = replace(before, places=numbered)
     return by_number, was if inputs == was.inputs else replace(was, inputs=inputs)
 
 
 def number_records(
     sub: SubTopology, records: Mapping[str, Mapping[tuple[int, int], R]], was: StreamProgress
 ) -> dict[str, Mapping[tuple[int, int], R]]:
-    """Returns *records* by input partition and offset.
-
-    They are by Kafka's partition and offset, by topic.
-    """
+    """Returns *records*, which are by topic, Kafka's partition and offset, by source, input partition and offset."""
     by_number = dict(records)
     for source in multi_topic_sources(sub):
-        number_of = {place: number for number, place in enumerate(with_topic_partitions(source, was).topic_partitions)}
-        own: dict[tuple[int, int], R] = {}
+        numbered = with_topic_partitions(source, was).topic_partitions
+        number_of = {partition: number for number, partition in enumerate(numbered)}
+        of_source: dict[tuple[int, int], R] = {}
         for topic in sorted(filter(source.reads, records)):
-            of_topic = by_number.pop(topic)
-            own |= {
-                (number_of[TopicPartition(topic, number)], offset): each for (number, offset), each in of_topic.items()
-            }
-        if own:
-            by_number[source.topic or ""] = own
+            for (number, offset), record in by_number.pop(topic).items():
+                of_source[number_of[TopicPartition(topic, number)], offset] = record
+        if of_source:
+            by_number[source.topic or ""] = of_source
     return by_number
 
 
 def number_ranges(
     sub: SubTopology, ranges: Mapping[str, Mapping[int, tuple[int, int]]], was: StreamProgress
 ) -> dict[str, dict[int, tuple[int, int]]]:
-    """Returns *ranges* by the topic of each source of *sub* and by input partition.
+    """Returns *ranges*, which are by Kafka's topic and partition, by the topic of each source and input partition.
 
-    They are the offsets from and until which partitions are read, by Kafka's topic and partition.
+    A range is the offset from which a partition is read, and the one until which it is read.
     """
     by_number: dict[str, dict[int, tuple[int, int]]] = {}
     for source in (with_topic_partitions(source, was) for source in sub.outside_sources if source.topic):
-        own = by_number[source.topic or ""] = {}
+        of_source = by_number[source.topic or ""] = {}
         for topic in sorted(filter(source.reads, ranges)):
             for number, offsets in ranges[topic].items():
-                own[
-                    source.topic_partitions.index(TopicPartition(topic, number)) if source.reads_several else number
-                ] = offsets
+                partition = TopicPartition(topic, number)
+                of_source[source.topic_partitions.index(partition) if source.reads_several else number] = offsets
     return by_number

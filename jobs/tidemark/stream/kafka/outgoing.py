@@ -1,7 +1,4 @@
-"""Finds in a journal entry what a sink sends to its topic.
-
-That includes the ids, and whether tasks send it.
-"""
+"""Finds in a journal entry the rows that a sink sends to its topic, the ids of the records, and who sends them."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ class OutgoingRows:
     """The *rows* that *sink* sends to its topic in one batch.
 
     Args:
-        sink: it has a topic.
-        rows: at least one, in the order of their ids.
-        batch_id: in the ids.
-        epoch: in the ids; that of the driver that decided the batch.
+        sink: a sink with a topic.
+        rows: at least one row, in the order of their ids.
+        batch_id: the batch, which is in the ids.
+        epoch: that of the driver that decided the batch, which is in the ids.
         first: the number in the id of the first row. Each row has two numbers: its second try has another one than its
             first. So ids depend on the entry alone, and are the same when the batch is sent again.
-        decided_at_ms: decision time of the batch, epoch ms, in the ids of its span.
+        decided_at_ms: decision time of the batch, epoch ms, which is in the ids of its span.
     """
 
     sink: Sink
@@ -62,7 +59,7 @@ class OutgoingRows:
 
     @property
     def tasks(self) -> int:
-        """Returns the sending tasks, one per file; 0: the driver sends it."""
+        """The number of tasks that send the rows, one per file of them, or 0 if the driver sends them."""
         return len(self.rows.files) if isinstance(self.rows, Files) and self.rows.num_rows >= MANY else 0
 
 

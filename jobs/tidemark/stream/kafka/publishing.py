@@ -1,6 +1,4 @@
-"""Sends a sink's records of a batch to a Kafka topic.
-
-The driver sends them, or tasks that share the partitions.
+"""Sends a sink's records of a batch to a Kafka topic, from the driver or from tasks that share the partitions.
 
 Purpose: a record gets the same id, in the same partition and order, however often and from whichever process it is
 sent.
@@ -41,17 +39,11 @@ OF_A_RECORD = frozenset(
         KafkaError._INVALID_DIFFERENT_RECORD,
     }
 )
-"""Errors for which a broker refuses a record.
-
-It refuses the records that were sent together with it, too.
-"""
+"""Errors for which a broker refuses a record, and with it all records that were sent together with it."""
 
 
 class PublishError(TidemarkError):
-    """Raised when the broker did not accept a record.
-
-    The batch is run again and sends it again.
-    """
+    """Raised when the broker did not accept a record; the batch is run again and sends it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +52,13 @@ class KafkaTopicWriter:
 
     Args:
         outgoing: the records.
-        partitions: of the topic.
-        tasks: into how many it is parted; no more than there are partitions.
+        partitions: the number of partitions of the topic.
+        tasks: how many tasks share the records; no more than there are partitions.
         cluster: the topic's cluster; a task gets it without secrets.
         client: the settings of a producer. They have secrets, which Spark sends to executors with the task.
         writer: `topology/sub-topology`, with which ids begin.
         hop: the header `tidemark-hop`, with the driver's clock before it sends.
-        traceparent: that of the batch, or None if records keep theirs.
+        traceparent: the header of the batch, or None if records keep theirs.
     """
 
     outgoing: OutgoingRows
@@ -79,27 +71,25 @@ class KafkaTopicWriter:
     traceparent: str | None = None
 
     def __call__(self, task: int) -> list[pl.DataFrame]:
-        """Sends the part of *task*; returns rows of `dead_letters`.
-
-        They are records that the topic refused.
-        """
+        """Sends the records of *task*; returns those that the topic refused, as rows of `dead_letters`."""
         refusals = Refusals()
         # The client is new: one that a failed task has left may still send.
         producer = Producer({**self.client, "error_cb": refusals})
         return self.send(producer, range(task, self.partitions, self.tasks), refusals)
 
     def send(self, producer: Producer, to: Collection[int], refusals: Refusals) -> list[pl.DataFrame]:
-        """Sends the records of the partitions *to*.
+        """Sends the records of the partitions *to*; the *producer* has *refusals* as its `error_cb`.
 
-        The *producer* has *refusals* as its `error_cb`.
+        A broker that refuses a record refuses those that were sent together with it, too. All of them are sent again,
+        one by one, after all the rest.
 
-        Returns, once the broker has answered, rows of `dead_letters`. A row that deletes its key has no value.
-        Undeliverable are records that do not fit the sink's schema, and those that the topic refuses for their size or
-        time. A broker refuses others along with these: all are sent again, one by one, after all the rest.
+        Returns:
+            Once the broker has answered, rows of `dead_letters` with the records that do not fit the sink's schema, and
+            those that the topic refuses for their size or time. A row that deletes its key has no value.
 
         Raises:
-            LoginDenied: The cluster refuses the login.
-            PublishError: The broker failed in another way.
+            LoginDenied: the cluster refuses the login.
+            PublishError: the broker failed in another way.
         """
         sink = self.outgoing.sink
         sending = RecordSender(producer, sink.topic or "", self.cluster, refusals)
@@ -122,38 +112,35 @@ class KafkaTopicWriter:
         return undeliverable
 
     def _rows(self, to: Collection[int]) -> Iterator[pl.DataFrame]:
-        """Yields *to*'s rows in order, with `_number` (in the id) and `_to`."""
+        """Yields the rows of the partitions *to* in order, with `_number` (in the id) and `_to` (the partition)."""
         first = self.outgoing.first
         for rows in frames(self.outgoing.rows):
             numbers = range(first, first + rows.height)
             # Left to the client, a record without a key would go to another partition when it is sent again.
-            places = partitions_of(rows["_key"], numbers, self.partitions, self.outgoing.sink.partitioner)
-            placed = rows.with_columns(_number=pl.Series(numbers, dtype=pl.Int64), _to=places)
-            yield placed.filter(pl.col("_to").is_in([*to]))
+            partitions = partitions_of(rows["_key"], numbers, self.partitions, self.outgoing.sink.partitioner)
+            addressed = rows.with_columns(_number=pl.Series(numbers, dtype=pl.Int64), _to=partitions)
+            yield addressed.filter(pl.col("_to").is_in([*to]))
             first += rows.height
 
     def _refused(
         self, sending: RecordSender, rows: pl.DataFrame, values: Mapping[int, bytes | str | None]
     ) -> dict[int, str]:
-        """Sends *rows*; returns why the topic refused some, by row.
+        """Sends *rows* with their *values*; returns why the topic refused some, by row.
 
-        *values* are the values of *rows*, by row; a row without one is not sent.
+        A row that is not among *values* is not sent.
         """
-        same = f"{self.writer}/{self.outgoing.epoch}/{self.outgoing.batch_id}"
-        places = rows.select("_number", "_to", "_key", "_timestamp_ms", "_headers")
-        for row, (number, partition, key, timestamp_ms, received) in enumerate(places.iter_rows()):
+        batch = f"{self.writer}/{self.outgoing.epoch}/{self.outgoing.batch_id}"
+        addressed = rows.select("_number", "_to", "_key", "_timestamp_ms", "_headers")
+        for row, (number, partition, key, timestamp_ms, received) in enumerate(addressed.iter_rows()):
             if row in values:
                 # The id is in a header, by which readers recognise repeats.
-                headers = headers_to_send(received, id_=f"{same}/{number}", hop=self.hop, traceparent=self.traceparent)
+                headers = headers_to_send(received, id_=f"{batch}/{number}", hop=self.hop, traceparent=self.traceparent)
                 sending.send(row, values[row], key, partition, timestamp_ms, headers)
         return sending.refused()
 
 
 class RecordSender:
-    """Records that are being sent to *topic* of *cluster*, by row number.
-
-    The *producer* has *refusals* as its `error_cb`.
-    """
+    """Sends records to *topic* of *cluster*; the *producer* has *refusals* as its `error_cb`."""
 
     def __init__(self, producer: Producer, topic: str, cluster: Cluster, refusals: Refusals) -> None:
         self._producer, self._topic, self._cluster, self._refusals = producer, topic, cluster, refusals
@@ -191,15 +178,13 @@ class RecordSender:
             return
 
     def refused(self) -> dict[int, str]:
-        """Returns the refused rows since the last call, with the reasons.
-
-        It waits for the broker's answers first.
+        """Waits for the broker's answers; returns why rows since the last call were refused, by row.
 
         Raises:
-            LoginDenied: The cluster refuses the login.
-            LoginInterrupted: It ended the connection during the login.
-            MissingRight: The cluster does not grant the right to write.
-            PublishError: The broker did not accept other records; the client sends none of them later.
+            LoginDenied: the cluster refuses the login.
+            LoginInterrupted: the cluster ended the connection during the login.
+            MissingRight: the cluster does not grant the right to write.
+            PublishError: the broker did not accept other records; the client sends none of them later.
         """
         unsent = self._producer.flush(TIMEOUT_S)
         errors, self._errors = self._errors, {}

@@ -25,12 +25,9 @@ log = logging.getLogger("tidemark.stream")
 
 EVERY_S = 10.0
 PAUSE_S = 3
-"""Pause between two requests while a driver waits.
-
-A request takes up to its own timeout, too.
-"""
+"""Pause between two requests while a driver waits; a request itself may take until its timeout."""
 _OF_KAFKA = re.compile(r"org\.apache\.kafka\.|\.sql\.kafka010\.|PublishError")
-"""In the texts of Spark's errors that brokers cause."""
+"""What the texts of Spark's errors have if a broker caused them."""
 
 
 class AskedClusters(Protocol):
@@ -54,7 +51,7 @@ class BrokerWatch:
     thread is a daemon and ends with `end`, or with its process.
 
     Args:
-        clusters: those of the stream.
+        clusters: the clusters of the stream.
         clock: epoch ms UTC.
         look: is called after each check that all clusters answered.
         sleep_s: waits.

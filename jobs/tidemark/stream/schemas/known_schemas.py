@@ -36,33 +36,30 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1, 30
 UNUSABLE_FOR_MS = 60_000
 """Time after which a schema of no use is asked for again."""
 MOST_UNUSABLE = 1_000
-"""Most schemas that are missing or of no use between two batches.
+"""Most schemas that are missing or of no use that are kept between two batches.
 
-Records that are not of this wire format may have any id.
+Records of another wire format may seem to have any id.
 """
 CONFIRMED_AFTER_S = 2
-"""A missing id is asked for a second time after this.
-
-One host of a registry may get a new schema later than others.
-"""
+"""A missing id is asked for again after this: a host of a registry may get a new schema later than others."""
 FILE = "schemas.json"
 
 
 def nothing_to_check() -> None:
-    """Lets a wait go on."""
+    """Ends no wait."""
 
 
 class SchemaStore:
-    """Has the schemas that records of a stream's sources need.
+    """Keeps the schemas that records of a stream's sources need.
 
-    How it works: `resolve` asks the registry for each id that is not known. While the registry does not answer, it
-    asks again after 1, 2, 4, … and at most LONGEST_PAUSE_S seconds, so the batch waits. Each second of a pause begins
+    How it works: `resolve` asks the registry for each id that is not known. While the registry does not answer, the
+    batch waits and asks again, after 1, 2, 4, … and at most LONGEST_PAUSE_S seconds. Each second of a pause begins
     with *check*, whose error ends the wait: a drain was requested, or the lease is lost. `trouble` is the present
     problem, for the heartbeat; the log has it once. A schema that is missing or of no use is asked for again after
     UNUSABLE_FOR_MS, and no file has it: a registry may get it or its references later, and a compiler may be killed.
 
     Args:
-        registries: those of the topology, by name.
+        registries: the registries of the topology, by name.
         home: the control folder of the stream, in which schemas are kept, or None to keep none.
         check: raises if the driver must not go on.
         sleep_s: waits.
@@ -91,10 +88,7 @@ class SchemaStore:
 
     @property
     def known(self) -> KnownSchemas:
-        """The schemas so far, by registry and id.
-
-        Those that were missing or of no use for long are left out, so that they are asked for again.
-        """
+        """The schemas so far, by registry and id, without those that have to be asked for again."""
         usable: dict[str, dict[int, WrittenSchema]] = {}
         for name, schemas in self._known.items():
             usable[name] = {id_: schema for id_, schema in schemas.items() if not self._is_to_ask(name, id_)}
@@ -103,8 +97,8 @@ class SchemaStore:
     def check_latest(self, sources: Iterable[Source], file: str) -> None:
         """Compares the latest version of each subject with its source.
 
-        It is only logged that a registry does not answer or does not have the subject, and, in a stream that has read
-        records of the registry before, that a version does not fit.
+        If a registry does not answer or does not have the subject, that is only logged, and so is a version that does
+        not fit if the stream has read records of the registry before.
 
         Raises:
             InvalidSpec: records of a latest version would all be quarantined.
@@ -154,7 +148,7 @@ class SchemaStore:
         self._forget_unusable()
         for name, ids in needed(raw, operators).items():
             self._get(name, sorted(id_ for id_ in ids if self._is_to_ask(name, id_)))
-        # Time passes while a registry is asked, and this batch needs also what has become due meanwhile.
+        # Not `known`: this batch also needs schemas that have become due again while the registry was asked.
         return {name: dict(schemas) for name, schemas in self._known.items()}
 
     def _is_to_ask(self, name: str, id_: int) -> bool:
@@ -189,7 +183,7 @@ class SchemaStore:
     def _ask(self, name: str, ids: list[int], missing: list[int], *, is_confirmed: bool) -> None:
         """Asks for *ids*, and removes those with an answer.
 
-        Those that are *missing* for the first time are kept only when that *is_confirmed*.
+        An id without a schema goes to *missing*, and has its answer only when that *is_confirmed*.
 
         Raises:
             NotPermitted: the login may read none of the registry's schemas.
@@ -271,10 +265,7 @@ class SchemaStore:
 
 
 def needed(raw: pl.DataFrame, operators: Iterable[Operator]) -> dict[str, set[int]]:
-    """Returns the ids of schemas that are needed to parse *raw* rows.
-
-    By the name of their registry.
-    """
+    """Returns the ids of schemas that are needed to parse *raw* rows, by the name of their registry."""
     ids: dict[str, set[int]] = {}
     for source in operators:
         if isinstance(source, Source) and source.registry is not None:

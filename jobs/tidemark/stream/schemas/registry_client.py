@@ -57,7 +57,7 @@ class RegistryClient:
         return self._get(f"/subjects/{quote(subject, safe='')}/versions/{quote(str(version), safe='')}")
 
     def answers(self) -> None:
-        """Raises an error unless the registry answers as one, whatever schemas it has."""
+        """Raises an error unless the registry answers, whatever schemas it has."""
         with suppress(NotRegistered):
             self.schema(1)
 

@@ -1,4 +1,4 @@
-"""Makes usable schemas of what a registry answers."""
+"""Gets schemas from a registry, with all to which they refer, and finds out whether they can be used."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ _MOST_REFERENCES = 500
 
 
 def schema_of_id(client: RegistryClient, id_: int) -> WrittenSchema:
-    """Returns the schema *id_* of the registry of *client*.
-
-    A schema that is of no use has its `problem`.
+    """Returns the schema *id_* of the registry of *client*; `problem` says why a schema cannot be used.
 
     Raises:
         RegistryUnavailable: the registry gives no usable answer.
@@ -76,10 +74,7 @@ def _usable(client: RegistryClient, answer: Mapping[str, Any]) -> WrittenSchema:
 
 
 def _references(client: RegistryClient, answer: Mapping[str, Any], seen: dict[str, None]) -> Iterator[tuple[str, str]]:
-    """Yields name and text of each schema to which *answer* refers.
-
-    Each comes after those to which it refers itself, and once.
-    """
+    """Yields name and text of each schema to which *answer* refers, once, after those to which it refers itself."""
     for name, subject, version in _named(answer):
         if name in seen:
             continue

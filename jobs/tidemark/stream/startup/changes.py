@@ -44,14 +44,14 @@ class OperatorChange:
         operator: the operator.
         fate: what becomes of it.
         why: the reason, in words.
-        way: what a person does or writes where it is refused or needs consent, or empty.
-        unread: of a source that ends, or begins at another place, the records that the newest batch left unread at
-            the place that is given up, or None if that is not known.
-        held: the records from there that wait, which are dropped.
-        to_read: of a source that begins, the records that it can read, or None if that is not known.
-        closed_up_to_ms: of a source that begins, by aggregate behind it, the latest end of a closed window (epoch ms):
-            records of these are late.
-        former_stream: where the stream is refused because it has another name, the one that it had.
+        way: what a person does or writes if it is refused or needs consent, or empty.
+        unread: if a source ends, or begins to read something else, the records that the newest batch left unread of
+            what it read before. None if that is not known.
+        held: how many records of what it read before wait in the stream, and are dropped.
+        to_read: how many records a source that begins can read, or None if that is not known.
+        closed_up_to_ms: for a source that begins, the latest end of a closed window (epoch ms) by aggregate behind it:
+            its records of these windows are late.
+        former_stream: the former name of a stream that is refused because it has another one now.
     """
 
     sub_topology: str
@@ -68,9 +68,13 @@ class OperatorChange:
 
 @dataclass(frozen=True, kw_only=True)
 class FormerStream:
-    """The stream *name*, which the topology no longer has, has read what would be read again from the start.
+    """A stream that the topology no longer has, and that has read what would be read again from the start.
 
-    `operator` gives the stream its other name, or reads the hop of that stream. `why` says which, `way` what to write.
+    Attributes:
+        name: the name of the former stream.
+        operator: the operator that gives the stream its new name, or that reads the hop of the renamed stream.
+        why: which of these it is, in words.
+        way: what to write, so that the stream goes on under its former name.
     """
 
     name: str
@@ -95,23 +99,23 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     sources = {change.name: change for change in of_sources}
     found = [*_of_former(stream, is_new=newest is None)]
     if newest is None and found:
-        return found  # of the others there is nothing to say before
-    other = [*changed_meanings(stream, newest)]
+        return found  # nothing is known of the other operators before the stream has its former name
+    other_meanings = [*changed_meanings(stream, newest)]
     writer = {sink.table: sink.name for sink in stream.sub.sinks if sink.table}
-    for change in other:
+    for change in other_meanings:
         if change.table is not None:
             way, name = "give the table another name in the file", writer.get(change.table, change.table)
             found.append(becomes(operator=name, fate=Fate.REFUSED, why=str(change), way=way))
     told = {change.operator for change in found}
     for operator in stream.sub.operators:
         name = operator.name
-        own = [str(change) for change in other if change.operator == name]
+        of_operator = [str(change) for change in other_meanings if change.operator == name]
         if name in told:
             continue
         if (source := sources.get(name)) is not None:
             found.append(_of_source(stream, source, newest))
-        elif own:
-            way, why = begin_command(stream.topology.name, name), "; ".join(own)
+        elif of_operator:
+            way, why = begin_command(stream.topology.name, name), "; ".join(of_operator)
             found.append(becomes(operator=name, fate=Fate.NEEDS_CONSENT, why=why, way=way))
         elif name in ran:
             found.append(becomes(operator=name, fate=Fate.GOES_ON))
@@ -120,7 +124,7 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     found += [_of_source(stream, change, newest) for change in sources.values() if change.fate is Fate.ENDS]
     known = {change.operator for change in found} | {each.former.name for each in sources.values() if each.former}
     if newest is not None:
-        # Until the next batch it is of the former file, also if a driver has followed the list of sources.
+        # The newest batch is of the former file, also if a driver has followed the list of sources since.
         known |= {part.source for part in newest.notes.decision.sources}
     gone = [becomes(operator=name, fate=Fate.ENDS, why="its rows stay") for name in sorted(ran - known)]
     return [*found, *gone]
@@ -139,7 +143,7 @@ def _of_former(stream: Stream, *, is_new: bool) -> Iterator[OperatorChange]:
 
 
 def changed_meanings(stream: Stream, newest: Entry | None) -> Iterator[ChangedMeaning]:
-    """Yields what *stream* keeps and what means something else now, or has another type.
+    """Yields what *stream* keeps under a name that means something else now, or has another type.
 
     *newest* is the newest entry of the stream, or None if none can be read.
     """
@@ -152,7 +156,7 @@ def changed_meanings(stream: Stream, newest: Entry | None) -> Iterator[ChangedMe
     yield from changed(kept, {**now, **types(stream.sub, steps)})
     yield from _half_returning(stream, newest, now)
     for declared in declared_tables(stream.home, stream.sub, steps.schemas):
-        # Those of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
+        # The types of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
         if declared.path.name not in TABLES:
             with suppress(Exception):
                 stored = schema_of(open_to_read(declared.path)).to_json()
@@ -176,7 +180,7 @@ def returning(stream: Stream, newest: Entry | None) -> list[str]:
 
 
 def _half_returning(stream: Stream, newest: Entry | None, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
-    """Yields each operator that returns while what adds up its updates kept them: sums would have them twice."""
+    """Yields each operator that returns while an operator behind it kept its updates: sums would have them twice."""
     topology = stream.topology
     # A source reads again what it has read, which the plan says.
     names = outside(returning(stream, newest), names_in(stream.sub.sources))
@@ -191,14 +195,14 @@ def _half_returning(stream: Stream, newest: Entry | None, now: Mapping[str, str]
 
 
 def _readable(control: Path) -> Entry | None:
-    """Returns the newest entry of a stream; None, too, if it is damaged, which is a finding of its own."""
+    """Returns the newest entry of a stream, or None if there is none or it is damaged, which is a finding already."""
     with suppress(UnreadableFile):
         return newest_entry(control)
     return None
 
 
 def _meanings(control: Path) -> dict[str, str]:
-    """Returns the stored meanings; empty, too, if their file is damaged."""
+    """Returns the stored meanings, or none if their file is damaged."""
     try:
         return Control(control).meanings()
     except UnreadableFile:
@@ -212,9 +216,9 @@ def streams_of(layout: Layout, topology: Topology) -> list[Path]:
 
 
 def former_streams(stream: Stream, *, is_new: bool) -> Iterator[FormerStream]:
-    """Yields former streams as which *stream*, or one whose hop it reads, could go on under its former name.
+    """Yields removed streams that have read what *stream*, or a stream whose hop it reads, would read again.
 
-    *is_new* says that *stream* has decided no batch.
+    Under the name of the removed stream it would go on instead. *is_new* says that *stream* has decided no batch.
     """
     if is_new:
         yield from _former_streams(stream)
@@ -243,13 +247,13 @@ def _has_read(home: Path, stream: Stream) -> bool:
     """
     newest = _readable(home)
     inputs = newest.notes.progress.inputs if newest else {}
-    names, places = {*names_in(stream.sub.sources)}, {*map(place_of, stream.sub.sources)}
+    names, read = {*names_in(stream.sub.sources)}, {*map(place_of, stream.sub.sources)}
     # The source may have had another name there.
-    return not names.isdisjoint(inputs) or bool(inputs and places & {each.place for each in listed_sources(home)})
+    return not names.isdisjoint(inputs) or bool(inputs and read & {each.place for each in listed_sources(home)})
 
 
 def listed_sources(control: Path) -> list[ListedSource]:
-    """Returns the stored sources; empty, too, if their file is damaged."""
+    """Returns the stored sources, or none if their file is damaged."""
     try:
         return Control(control).sources()
     except UnreadableFile:
@@ -264,8 +268,8 @@ def _to_continue(stream: Stream, former: Path, naming: Sequence[str]) -> str:
     was = {each.place: each.name for each in listed_sources(former)}
     names = {source.name: was.get(place_of(source), source.name) for source in stream.sub.outside_sources}
     renamed = [f'was = "{old}" below [operators.{name}]' for name, old in names.items() if old != name]
-    places = " and ".join(f"[operators.{name}]" for name in naming)
-    return " and ".join([f'write sub_topology = "{former.name}" below {places}', *renamed])
+    tables = " and ".join(f"[operators.{name}]" for name in naming)
+    return " and ".join([f'write sub_topology = "{former.name}" below {tables}', *renamed])
 
 
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
@@ -287,7 +291,7 @@ def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> Op
 
 def _unread(former: ListedSource, newest: Entry) -> int | None:
     """Returns the records of *former* that the *newest* entry left unread, or None if unknown."""
-    # What a driver without a batch has given up before is given up already.
+    # An earlier driver, which decided no batch, has given up its records already.
     if former.begins_behind(newest.batch_id):
         return None
     parts = [part.seen for part in newest.notes.decision.sources if part.source == former.name]
@@ -300,8 +304,8 @@ def _closed_up_to(stream: Stream, source: str, watermark_ms: int | None) -> dict
     """Returns until when windows behind *source* are closed, epoch ms, by their aggregates in its stream."""
     if watermark_ms is None:
         return {}
-    own = within(_behind(stream.topology, source), names_in(stream.sub.operators))
-    aggregates = windowed(stream.topology, own)
+    in_stream = within(_behind(stream.topology, source), names_in(stream.sub.operators))
+    aggregates = windowed(stream.topology, in_stream)
     return {each.name: each.windows.closed_up_to_ms(watermark_ms) for each in aggregates if each.windows}
 
 
@@ -341,5 +345,5 @@ def _adds_up(operator: Operator) -> bool:
 
 def keeps_states(topology: Topology, operator: str) -> bool:
     """Returns True if *operator* keeps states, without which it can begin anew."""
-    own = topology.operators[operator]
-    return f"operators.{operator}" in step_of(own).meaning(own)
+    described = topology.operators[operator]
+    return f"operators.{operator}" in step_of(described).meaning(described)

@@ -1,8 +1,8 @@
 """Finds damaged files in the control folder of a stream, and damaged logs of its tables.
 
-`control/files.py` lists the files of the folder. Damaged is what a driver needs and cannot read: another form, a
-checksum that does not match, the content of another file, a folder in its place; and a file that is missing although
-another one needs it. It changes nothing, and a running driver may change all of it meanwhile.
+`control/files.py` lists the files of the folder. A file is damaged if a driver needs and cannot read it: it has another
+form, another checksum or the content of another file, is a folder, or is missing although another file needs it. This
+module changes nothing, while a running driver may change all files.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ReadJournal:
 
     Attributes:
         newest: the newest decided batch, or None if there is none.
-        entries: by batch, entries of which tables or states may lack something, and the newest. Of their rows they have
-            those that are in files.
-        facts: by batch, files of facts that tables may lack, and the two newest.
+        entries: the newest entry, and those of which tables or states may lack something, by batch. They have only
+            rows that are in files.
+        facts: the two newest files of facts, and those that tables may lack, by batch.
         damaged: an error for each file that is damaged or missing.
     """
 

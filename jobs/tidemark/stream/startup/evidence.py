@@ -1,7 +1,7 @@
-"""Reads a stream's checkpoint, journal and tables for `soundness.py`.
+"""Reads a stream's checkpoint, journal and tables for `soundness.py`, and changes nothing.
 
-It changes nothing. A running driver may change all of them meanwhile. So they are read in an order in which a sound
-stream looks sound: each one before the one that it follows.
+A running driver may change all of them meanwhile. So they are read in an order in which a sound stream looks sound:
+what follows from another is read first.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ FindDamagedFiles = Callable[[Path], Iterable[tuple[Path, str]]]
 
 
 def evidence(stream: Stream, *, look: FindDamagedFiles | None = None) -> StartEvidence:
-    """Reads the evidence of *stream*, and looks for damaged data files by *look*.
+    """Reads the evidence of *stream*, and the damaged data files that *look* finds.
 
-    Without *look* no data file is looked at: a driver starts although some are damaged.
+    A driver starts without *look*, because damaged data files do not stop it.
     """
     control, checkpoint = stream.control, stream.control / "checkpoint"
     app = f"{stream.topology.name}/{stream.sub.name}"
@@ -107,8 +107,8 @@ def evidence(stream: Stream, *, look: FindDamagedFiles | None = None) -> StartEv
 def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableFile]:
     """Yields an error for each table in *home* without a batch that it must have by the journal in *control*.
 
-    *app_id* is that of the stream. In an object store each look at a table would be several requests, so a start looks
-    for it there, and `tidemark doctor`.
+    *app_id* is that of the stream. In an object store nothing is looked at, because each table costs several requests:
+    there a start and `tidemark doctor` find lost commits.
     """
     if isinstance(home, ObjectPath):
         return
@@ -256,13 +256,13 @@ def _damaged_data(home: Path, look: FindDamagedFiles) -> Iterator[tuple[Path, st
 
 
 def _restored(path: Path, table: DeltaTable | Snapshot, newest: Container[str]) -> tuple[int | None, str | None]:
-    """Looks for a restore of *table* after its last commit of one of the batches *newest*.
+    """Looks for a restore of *table*, which is at *path*, after its last commit of one of the batches *newest*.
 
-    The table is at *path*. Of several restores the last counts.
+    Of several restores the last counts.
 
     Returns:
-        The version that the batch made, and the older place to which the table was restored. None for both: the commit
-        is not in the history. None for the place: no restore to an older one.
+        The version that the batch made, or None if it is not in the history; and the older version or instant to which
+        the table was restored since, or None if it was not.
     """
     # The table's transaction does not show a restore, because it stays in the log.
     restore: Mapping[str, Any] | None = None

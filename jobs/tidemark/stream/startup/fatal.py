@@ -76,7 +76,7 @@ class FailedBatch:
     Attributes:
         batch_id: Spark's number of the batch.
         times: how many drivers in a row ended in the same way before anything of `ranges` was decided.
-        cause: the error with which they failed, as `cause_of` has it; DEATH: they were killed.
+        cause: the error with which they failed, as `cause_of` has it, or DEATH if they were killed.
         ranges: the offsets, per topic and partition, that the batch has yet to read.
         passed_over: records of the batch that are skipped.
         record: the record at which it fails, as `tidemark trace --record` takes it, or empty if unknown.
@@ -106,16 +106,16 @@ class FailedBatch:
         """Returns what a control folder keeps, for `of`."""
         passed_over: dict[str, list[tuple[int, int, dict[str, str | None]]]] = {}
         for topic, records in self.passed_over.items():
-            passed_over[topic] = [(*place, _as_json(record)) for place, record in records.items()]
+            passed_over[topic] = [(*position, _as_json(record)) for position, record in records.items()]
         # `asdict` cannot copy mappings whose keys are tuples into JSON.
         return {**asdict(replace(self, passed_over={})), "passed_over": passed_over}
 
-    def without(self, topic: str, place: tuple[int, int], record: SkippedRecord) -> FailedBatch:
-        """Returns the batch without a *record*, whose *place* is its partition and offset.
+    def without(self, topic: str, position: tuple[int, int], record: SkippedRecord) -> FailedBatch:
+        """Returns the batch without a *record*, whose *position* is its partition and offset.
 
         Failures count from 0 again: another record may end drivers, too.
         """
-        of_topic = {**self.passed_over.get(topic, {}), place: record}
+        of_topic = {**self.passed_over.get(topic, {}), position: record}
         return replace(self, times=0, record="", passed_over={**self.passed_over, topic: of_topic})
 
 
@@ -131,11 +131,11 @@ def _as_json(record: SkippedRecord) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Tried:
-    """How the process ended that tried to read records.
+    """How the process ended that tried to read records and to run the operators on them.
 
     Attributes:
-        cause: None: it read them, and ran the operators; else as `FailedBatch` has it.
-        key: the key of the record, if it tried one alone and could read it.
+        cause: the error, as `FailedBatch` has it, or None if there was none.
+        key: the key of the record, if the process tried one alone and could read it.
         value: the bytes of that record.
     """
 
@@ -199,7 +199,7 @@ def _comparable(cause: str) -> str:
 def count_kill(control: Control, sub: SubTopology, before: Heartbeat | None) -> FailedBatch:
     """Returns the newest batch of *sub* with its failures, for a driver that starts.
 
-    If the last driver, whose heartbeat is *before*, was killed, that is counted, and kept in *control* for the next.
+    If the last driver, whose heartbeat is *before*, was killed, that counts as a failure, which *control* keeps.
     """
     kept = control.failed_batch(FailedBatch.of) or FailedBatch()
     # A driver that was killed between batches read no record then.
@@ -213,7 +213,7 @@ def count_error(control: Control, sub: SubTopology, error: Exception) -> FailedB
     """Counts the *error* with which a driver failed in a batch of *sub*, and keeps the count in *control*.
 
     Returns:
-        The failed batch; without a batch if *error* cannot be about a record of it.
+        The failed batch, or one without a number if *error* cannot be about a record.
     """
     cause = cause_of(error)
     if cause is None:
@@ -252,13 +252,10 @@ def _counted(control: Control, sub: SubTopology, kept: FailedBatch, cause: str |
 
 
 def records_to_skip(control: Control, sub: SubTopology, failed: FailedBatch, tried: Try) -> RecordsByTopic | None:
-    """Returns the records of a *failed* batch of *sub* to skip.
+    """Returns the records of a *failed* batch of *sub* to skip, or None if the batch is read like any other.
 
-    Those are the ones that a person gave up, and after ENOUGH failures the one that ends its reader, which is searched
-    first. Both are kept in *control*.
-
-    Returns:
-        None if the batch is read like any other.
+    Records that a person gave up are skipped. After ENOUGH failures the record that ends its reader is searched, and is
+    skipped, too. *control* keeps both.
     """
     failed = _without_accepted(control, failed, tried)
     # After ENOUGH failures records are read one by one even if none is found, because Kafka's client also unpacks
@@ -278,19 +275,19 @@ def records_to_skip(control: Control, sub: SubTopology, failed: FailedBatch, tri
 def _without_accepted(control: Control, failed: FailedBatch, tried: Try) -> FailedBatch:
     """Returns the *failed* batch without the records that a person gave up."""
     for accepted in control.accepted_records():
-        topic, place = accepted.topic, (accepted.partition, accepted.offset)
+        topic, position = accepted.topic, (accepted.partition, accepted.offset)
         start, end = failed.ranges.get(topic, {}).get(accepted.partition, (0, 0))
-        is_known = place in failed.passed_over.get(topic, {})
+        is_known = position in failed.passed_over.get(topic, {})
         if accepted.batch_id != failed.batch_id or is_known or not start <= accepted.offset < end:
             continue
-        log.warning("topic %r, partition %s, offset %s is skipped: %s", topic, *place, _acceptance(accepted))
-        failed = failed.without(topic, place, _accepted(accepted, tried))
+        log.warning("topic %r, partition %s, offset %s is skipped: %s", topic, *position, _acceptance(accepted))
+        failed = failed.without(topic, position, _skipped_by_person(accepted, tried))
         control.keep_failed_batch(failed.as_kept)
     return failed
 
 
-def _accepted(accepted: AcceptedRecord, tried: Try) -> SkippedRecord:
-    """Returns the row of an *accepted* record, with its key and value if another process can read them."""
+def _skipped_by_person(accepted: AcceptedRecord, tried: Try) -> SkippedRecord:
+    """Returns the record that a person *accepted* to lose, with key and value if another process can read them."""
     try:
         read = tried({accepted.topic: {accepted.partition: (accepted.offset, accepted.offset + 1)}})
     except TryInconclusive:
@@ -325,7 +322,7 @@ def _without_found(control: Control, sub: SubTopology, failed: FailedBatch, trie
     topic, number, offset = found
     name = record_name(control.home, sub, TopicPartition(topic, number), offset)
     is_proven = all(not fails(others) for others in controls(ranges, found, is_death=failed.cause == DEATH))
-    # After the others were read: what has disappeared meanwhile was no fault of the record.
+    # It is tried again after its neighbours, because what has disappeared meanwhile was no fault of the record.
     again = tried(_alone(found))
     if not is_proven or not is_same(again.cause, failed.cause):
         log.warning("%s ends its reader, but not it alone: it is not skipped", name)
@@ -358,17 +355,17 @@ def fatal_record(ranges: Ranges, fails: Callable[[Ranges], bool]) -> Found | Non
 
 
 def controls(ranges: Ranges, found: Found, *, is_death: bool) -> list[Ranges]:
-    """Returns what must not fail if the record *found* in *ranges* is to blame, and not what all have in common.
+    """Returns what must not fail if the record *found* in *ranges* is to blame, and not what all records share.
 
-    That are the records beside it in its topic. If it has none there, it is a try that reads nothing, for which all
-    registries have to give a good answer. Records after one that kills its reader do not count: they may be compressed
-    together with it.
+    These are its neighbours in the topic. Without any, a try that reads nothing must not fail; for that all registries
+    have to give a good answer. The record after one that kills its reader does not count: both may be compressed
+    together.
     """
     topic, _, _ = found
     of_topic = ranges[topic].items()
-    places = [(topic, number, offset) for number, (start, end) in of_topic for offset in range(start, end)]
-    at = places.index(found)
-    neighbours = places[max(at - 1, 0) : at] + ([] if is_death else places[at + 1 : at + 2])
+    records = [(topic, number, offset) for number, (start, end) in of_topic for offset in range(start, end)]
+    at = records.index(found)
+    neighbours = records[max(at - 1, 0) : at] + ([] if is_death else records[at + 1 : at + 2])
     return [_alone(neighbour) for neighbour in neighbours] or [{}]
 
 
@@ -378,9 +375,9 @@ def _alone(found: Found) -> Ranges:
 
 
 def _bisected(count: int, fails: Callable[[int, int], bool]) -> int:
-    """Returns the first of *count* records that *fails*, if there is such a record.
+    """Returns the number of the first of *count* records that fails, if there is such a record.
 
-    *fails* says so of the records from a number (inclusive) until another (exclusive).
+    *fails* gets a first number (inclusive) and an end (exclusive), and returns True if a record between them fails.
     """
     first, end = 0, count
     while end - first > 1:
@@ -406,11 +403,11 @@ def _within(ranges: Ranges, first: int, end: int) -> Ranges:
 
 
 def blame(error: Exception, read: Callable[[], pl.DataFrame], again: Callable[[pl.DataFrame], object]) -> None:
-    """Adds a note to *error* that names the row that causes it, for its correction.
+    """Adds a note to *error* that names the row that causes it.
 
-    *again* raised the error over the rows that *read* returns, which are parsed. Nothing is added to errors that are
-    not about a record, or if the rows cannot be read again. The rows before the one that is named are needed here: what
-    it does may depend on them.
+    *again* raised the error over the parsed rows that *read* returns. It is called with the first rows of these: what a
+    row does may depend on those before it. Nothing is added if the error is not about a record, or if the rows cannot
+    be read again.
     """
     cause = cause_of(error)
     if not cause:
@@ -436,8 +433,8 @@ def blame(error: Exception, read: Callable[[], pl.DataFrame], again: Callable[[p
         return
     row = rows.row(at, named=True)
     key = None if row["key"] is None else row["key"].decode(errors="replace")
-    place = (row["source"], row["partition"], row["offset"])
-    error.add_note(f"the record: source {place[0]}, partition {place[1]}, offset {place[2]}, key {key!r}")
+    source, partition, offset = row["source"], row["partition"], row["offset"]
+    error.add_note(f"the record: source {source}, partition {partition}, offset {offset}, key {key!r}")
     # Rows of files and tables have no offset of their own.
-    if row["offset"] is not None:
-        setattr(error, _RECORD, "/".join(map(str, place)))
+    if offset is not None:
+        setattr(error, _RECORD, f"{source}/{partition}/{offset}")

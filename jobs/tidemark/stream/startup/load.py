@@ -20,10 +20,7 @@ from tidemark.stream.state.files import StateFiles
 from tidemark.stream.state.memory import Tables
 
 AFTER_ALL = 2**62
-"""Position within a batch of updates that were not sent on.
-
-They are sorted after the updates that were sent on, because of one instant none of these came later.
-"""
+"""Position within a batch of updates that were not sent on: of one instant, all that were sent on came before them."""
 
 
 def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppressed: pl.DataFrame) -> None:
@@ -75,7 +72,7 @@ def load_whole(steps: Steps, stream: Stream, journal: Journal, newest: Entry) ->
 
 def without(tables: Tables, operators: Collection[str]) -> Tables:
     """Returns *tables* without the tables of *operators*."""
-    return {place: rows for place, rows in tables.items() if place.partition("/")[2] not in operators}
+    return {name: rows for name, rows in tables.items() if name.partition("/")[2] not in operators}
 
 
 def _ms(column: str) -> pl.Expr:

@@ -40,22 +40,13 @@ class Fault(StrEnum):
     CHECKPOINT_OF_ANOTHER = "checkpoint_of_another"
     """The checkpoint reads other topics than the stream does."""
     CHECKPOINT_BEHIND = "checkpoint_behind"
-    """The checkpoint was rolled back or is a copy.
-
-    The stream has advanced further.
-    """
+    """The checkpoint was rolled back or is a copy: the stream has advanced further."""
     CHECKPOINT_AHEAD = "checkpoint_ahead"
-    """The checkpoint is a copy, or the rest was rolled back.
-
-    It has committed records that the stream has not read.
-    """
+    """The checkpoint has committed records that the stream has not read: it is a copy, or all else was rolled back."""
     JOURNAL_GONE = "journal_gone"
     """The journal has no batch although batches were committed."""
     JOURNAL_UNREADABLE = "journal_unreadable"
-    """A journal entry that is needed is damaged or missing.
-
-    Or a file with rows or states that the entry names is.
-    """
+    """A journal entry that is needed is damaged or missing, or a file with rows or states that an entry names."""
     FILE_UNREADABLE = "file_unreadable"
     """Another file that a driver needs is damaged: a request, a note of the driver before, or the warehouse's stamp."""
     TABLES_AHEAD = "tables_ahead"
@@ -65,9 +56,9 @@ class Fault(StrEnum):
     TABLE_UNREADABLE = "table_unreadable"
     """The log of a table is damaged."""
     DATA_UNREADABLE = "data_unreadable"
-    """A data file of a table is missing, or another one than its log has.
+    """A data file of a table is missing, or not the one that its log has.
 
-    Only `tidemark doctor` looks for it; whether a file of the right size is another one, only with `--deep`.
+    Only `tidemark doctor` looks for such files. With `--deep` it also finds those of the right size.
     """
     TABLE_RESTORED = "table_restored"
     """A table shows an older version than the newest that was written."""
@@ -76,27 +67,20 @@ class Fault(StrEnum):
     TABLE_REFUSED = "table_refused"
     """A table requires of its writers what Tidemark does not know."""
     TOPOLOGY_CHANGED = "topology_changed"
-    """A name now means something else in the topology file.
-
-    The stream keeps rows, states or progress under that name.
-    """
+    """A name under which the stream keeps rows, states or progress means something else in the topology file now."""
     STREAM_RENAMED = "stream_renamed"
-    """The stream has read nothing, but a removed stream read its sources.
-
-    The topology file does not have that stream any more.
-    """
+    """The stream has read nothing, but a stream that the topology file does not have any more read its sources."""
 
 
 OF_TOPOLOGY = frozenset({Fault.TOPOLOGY_CHANGED, Fault.STREAM_RENAMED})
-"""What another topology file mends: nothing is damaged."""
+"""Faults that another topology file mends, because nothing is damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inconsistency:
-    """Describes one fault of a stream and its safe remedies.
+    """A fault of a stream: what was `seen`, and the `ways` to mend it.
 
-    `seen` is what was observed, and `ways` are the remedies. `removable` are torn files without which the stream is
-    sound: nothing was done that is recorded in them alone.
+    `removable` has torn files without which the stream is sound, because other files record all that was done.
     """
 
     fault: Fault
@@ -106,22 +90,24 @@ class Inconsistency:
 
     @property
     def lines(self) -> str:
-        """Returns the finding as text.
-
-        The first line has what was observed, and each line after it a remedy.
-        """
+        """The fault as text: what was seen, and a line for each way to mend it."""
         return "\n".join([f"{self.fault.value}: {self.seen}", *(f"  remedy: {way}" for way in self.ways)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableCommit:
-    """The newest batch that was committed to a table of the stream.
+    """What the log of a table of the stream says.
 
-    `newest_batch` is that of rows under the table's name; `more` has it by the other names of its rows
-    (`COMMITTED_WITH_BATCH`). `error` is the damage for which the table cannot be opened. `restored_to` is the version
-    or instant that the table was restored to ("version 3" or "an instant") after the last of these batches had made
-    `version`; None if it was not restored. `others` are the versions, newest first, by which other writers put rows
-    into a table that only the stream may write. `refusal` is the reason for which Tidemark does not write to the table.
+    Attributes:
+        path: the folder of the table.
+        exists: False if there is no table.
+        error: the damage for which the table cannot be opened.
+        newest_batch: the newest batch with rows under the table's name.
+        more: the newest batch by the other names of its rows (`COMMITTED_WITH_BATCH`).
+        version: the version that the newest of these batches made.
+        restored_to: what the table was restored to after that ("version 3" or "an instant"), or None if it was not.
+        others: the versions, newest first, by which other writers put rows into a table that only the stream may write.
+        refusal: the reason for which Tidemark does not write to the table.
     """
 
     path: Path
@@ -147,19 +133,29 @@ class TableCommit:
 
 @dataclass(frozen=True, kw_only=True)
 class StartEvidence:
-    """The evidence about stream *name* (as the CLI takes it).
+    """The evidence about a stream.
 
-    `control` is its control folder. `topics` are those that it reads on, and `topics_begun` those of them
-    without an offset in the plan of the batch `reached`. `committed` and `planned` come from the checkpoint: the newest
-    committed batch, and the end offsets of each planned batch (None where its file is torn; None for all: the
-    checkpoint cannot be read).
-    `damaged` has an error for each other file that is damaged or missing. `decided` is the newest batch in the journal,
-    and `read_to` the offsets up to which the topics had been read with it. In the checkpoint it is the batch
-    `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
-    batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
-    each, if they were looked at. `changed` are things that mean something else now, and `refused` are sources
-    that cannot go on. `returning` are operators that were removed from the file and are in it again. `former` are
-    streams that the topology does not have any more, and as which this one, or one whose hop it reads, could go on.
+    Attributes:
+        name: the stream, as the CLI takes it.
+        control: its control folder.
+        topics: the topics that it goes on to read.
+        topics_begun: those of them without an offset in the plan of the batch `reached`.
+        committed: the newest batch that the checkpoint has as committed.
+        commit_is_torn: whether the file of that commit is torn.
+        planned: the end offsets of each batch that the checkpoint plans, None for a batch whose file is torn. None
+            instead of all if the checkpoint cannot be read.
+        decided: the newest batch in the journal.
+        decided_as: the number of that batch in the checkpoint.
+        is_part: whether other parts of the batch `decided_as` follow `decided`.
+        read_to: the offsets up to which the topics had been read with the batch `decided`.
+        damaged: an error for each other file that is damaged or missing.
+        newest_batches: the newest batches that the tables must have, by table.
+        tables: what the log of each table says.
+        data_files: damaged data files of tables, and what is wrong with each, if they were looked at.
+        changed: what means something else now.
+        refused: sources that cannot go on.
+        returning: operators that were removed from the file and are in it again.
+        former: removed streams under whose names this one, or one whose hop it reads, could go on.
     """
 
     name: str
@@ -184,20 +180,17 @@ class StartEvidence:
 
     @property
     def topology(self) -> str:
-        """Returns the name of its topology."""
+        """The name of its topology."""
         return self.name.split()[0]
 
     @property
     def reached(self) -> int:
-        """Returns the newest batch that is committed or decided, also in part; -1 without one.
-
-        The batch has its number in the checkpoint.
-        """
+        """The newest batch that is committed or decided, also in part, by its number in the checkpoint; -1 if none."""
         return max(-1 if number is None else number for number in (self.committed, self.decided_as))
 
     @property
     def is_in_parts(self) -> bool:
-        """Returns whether parts of the batch `reached` are still undecided."""
+        """True if parts of the batch `reached` are still undecided."""
         return self.is_part and self.committed != self.reached == self.decided_as
 
 
@@ -319,10 +312,7 @@ def _torn(evidence: StartEvidence, plans: Mapping[int, Ends | None], planned: in
 
 
 def _of_ends(evidence: StartEvidence) -> Iterator[Inconsistency]:
-    """Compares the planned end offsets with those that the stream has read.
-
-    Both are those of the newest batch that is committed or decided.
-    """
+    """Compares the planned end offsets of the newest batch that is committed or decided with those that were read."""
     ends = (evidence.planned or {}).get(evidence.reached)
     if ends is None:
         return
@@ -384,7 +374,7 @@ def _of_tables(evidence: StartEvidence) -> Iterator[Inconsistency]:
         for version in table.others:
             yield _of_others(evidence, table, version)
     for file, found in evidence.data_files:
-        # A data file never changes, so that of any backup will do. A changed log may name a file that never existed.
+        # A data file never changes, so any backup will do. A changed log may name a file that never existed.
         of_file = "restore this file from a backup of any time since it was written"
         ways = (of_file, *_put_back(evidence, "its table"))
         yield Inconsistency(fault=Fault.DATA_UNREADABLE, seen=f"{file}: {found}", ways=ways)

@@ -38,7 +38,7 @@ from tidemark.stream.journal.entries import Entry, newest_entry
 
 NEXT = "checkpoint.next"
 SEVERAL, CLUSTER = "topics ", " of cluster "
-"""Parts of the text for the place of a source of several topics, as in "topics orders, returns of cluster eu"."""
+"""Words of the text for what a source of several topics reads, as in "topics orders, returns of cluster eu"."""
 
 
 class Fate(StrEnum):
@@ -61,9 +61,9 @@ class SourceChange:
         fate: what becomes of it.
         place: the topic, table, folder or hop that it reads now, as text; None if the file does not have the source.
         former: the source as the list has it; None if the list does not have it.
-        waiting: how many of its records wait for other partitions. They are dropped; a source that is renamed is
-            refused because of them.
-        again: the source that ends, and that has read the place which this one begins to read.
+        waiting: how many of its records wait for other partitions. They are dropped, unless the source is renamed:
+            then it is refused because of them.
+        again: the source that ends, and that has read what this one begins to read.
     """
 
     name: str
@@ -85,7 +85,7 @@ class SourceChange:
 
     @property
     def is_of_another_name(self) -> bool:
-        """True if a source of another name has read its place before."""
+        """True if a source of another name has read the same before."""
         return self.former is not None and self.former.name != self.name and self.former.place == self.place
 
     @property
@@ -182,7 +182,7 @@ def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChan
         # A source that goes on under its former name has not got another one.
         if was is not None and was in by_name and was not in going_on and source.name not in going_on:
             former = by_name[was]
-        # A place that is read under another name would be read twice, unless the file says where to begin.
+        # What was read under another name would be read twice, unless the file says where to begin.
         ending, again = ending_by_place.get(place_of(source)), None
         if former is None and ending is not None:
             former, again = (None, ending.name) if _is_told(source) else (ending, None)
@@ -207,7 +207,7 @@ def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> li
 
 
 def _waiting(former: ListedSource, newest: Entry) -> int:
-    """Returns how many records of *former* wait; none if the source has begun anew since the *newest* entry."""
+    """Returns how many records of *former* wait; 0 if the source has begun anew since the *newest* entry."""
     if former.begins_behind(newest.batch_id):
         return 0
     return max(map(newest.notes.held, (former.name, *former.formerly)))
@@ -219,7 +219,7 @@ def _fate(source: Reading, former: ListedSource | None) -> Fate:
     is_named = former.name == source.name or (isinstance(source, Source) and former.name == source.was)
     if is_named and (former.place == place_of(source) or _are_topics(source, former)):
         return Fate.GOES_ON
-    # Offsets of one place say nothing about another, so the file has to say where to begin.
+    # Offsets of one topic say nothing about another, so the file has to say where to begin.
     return Fate.BEGINS if _is_told(source) else Fate.REFUSED
 
 
@@ -291,7 +291,7 @@ def follow(
 def _to_record(control: Control, sub: SubTopology, news: Sequence[SourceChange], reached: int) -> list[TopologyChange]:
     """Returns the changes that the batch after *reached* has to record.
 
-    They are *news*, and the changes of earlier drivers that decided no batch.
+    These are *news*, and the changes of earlier drivers that decided no batch.
     """
     waiting = [each for each in control.source_changes() if each.begins_behind(reached)]
     now: list[TopologyChange] = []
@@ -323,12 +323,12 @@ def ask_for_starts(
     """
     listed = control.sources()
     by_name = {source.name: source for source in sub.outside_sources if source.topic}
-    say_so = {each.name for each in listed if each.told or (each.name in by_name and _has_to_ask(by_name[each.name]))}
+    told = {each.name for each in listed if each.told or (each.name in by_name and _has_to_ask(by_name[each.name]))}
     # Most streams have no such source, and their journal is not read for it.
-    newest = newest_entry(control.home) if say_so & by_name.keys() else None
+    newest = newest_entry(control.home) if told & by_name.keys() else None
     reached, now = newest.batch_id if newest else -1, list[ListedSource]()
     for number, each in enumerate(listed, start=1):
-        if each.name not in say_so & by_name.keys() or not each.begins_behind(reached):
+        if each.name not in told & by_name.keys() or not each.begins_behind(reached):
             now.append(each)
             continue
         now.append(_with_starts(each, by_name[each.name], starts))
@@ -354,8 +354,8 @@ def _with_starts(
     kept = {TopicPartition(topic, partition): offset for topic, partition, offset in listed.starts or ()}
     if listed.told == str(told) and kept:
         # Spark wants an offset of each partition. One that was added since has only records that came since.
-        found = {place: kept.get(place, 0) for place in found}
-    return replace(listed, told=str(told), starts=tuple((*place, offset) for place, offset in found.items()))
+        found = {partition: kept.get(partition, 0) for partition in found}
+    return replace(listed, told=str(told), starts=tuple((*partition, offset) for partition, offset in found.items()))
 
 
 def settle(control: Control, check_lease: Callable[[], None] = lambda: None) -> None:
@@ -402,7 +402,7 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
         if of_list is not None and of_list.begins_behind(was.batch_id):
             progress = _begun(source, of_list) if isinstance(source, Source) else None
         elif isinstance(source, Source):
-            # Before a start has followed the file, it alone has the former name.
+            # Until a start has followed the file, only the file has the former name.
             formerly = present([source.was]) if of_list is None else of_list.formerly
             known = (was.inputs[name] for name in (source.name, *formerly) if name in was.inputs)
             progress = next(known, None)
@@ -428,8 +428,8 @@ def _begun(source: Source, listed: ListedSource) -> InputProgress | None:
     if listed.starts is None:
         return None
     starts = {TopicPartition(topic, partition): offset for topic, partition, offset in listed.starts}
-    numbers = {place: number if source.reads_several else place.partition for number, place in enumerate(starts)}
+    numbers = {at: number if source.reads_several else at.partition for number, at in enumerate(starts)}
     return InputProgress(
-        partitions={numbers[place]: PartitionProgress(until_offset=offset) for place, offset in starts.items()},
+        partitions={numbers[at]: PartitionProgress(until_offset=offset) for at, offset in starts.items()},
         places=tuple(starts) if source.reads_several else (),
     )

@@ -1,10 +1,10 @@
-"""Describes the meaning of the things that a stream keeps by name: its memory and its tables.
+"""Describes what the names mean under which a stream keeps states and rows.
 
-Purpose: a topology file may change between two drivers, and the next one continues from what the last one kept. A name
-must keep its meaning for that: the sum of a column is no part of its maximum.
+Purpose: a topology file may change between two drivers, and the next one continues from what the last one kept. For
+that a name must keep its meaning: from the sum of a column no maximum can go on.
 
-How it works: the driver notes the meanings in its control folder once it was found sound (`Control.keep_meanings`);
-those of removed operators stay noted, because their rows stay too.
+How it works: the driver notes the meanings in its control folder once the stream was found sound
+(`Control.keep_meanings`). Those of removed operators stay, because their rows stay, too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from tidemark.stream.operate.steps import Steps
 
 
 def meanings(sub: SubTopology) -> dict[str, str]:
-    """Returns the meaning of each thing that *sub* keeps, by name.
-
-    The words differ when the meaning does.
-    """
+    """Returns the meaning of what *sub* keeps, by name: a text that differs when the meaning does."""
     meaning_of_names: dict[str, str] = {}
     for operator in sub.operators:
         meaning_of_names |= step_of(operator).meaning(operator)
@@ -33,7 +30,7 @@ def meanings(sub: SubTopology) -> dict[str, str]:
 def types(sub: SubTopology, steps: Steps) -> dict[str, str]:
     """Returns the type of each column that *sub* keeps, by the name of column and operator.
 
-    A kept value of another type is compared by another text, and retracted under another key.
+    A kept value of another type would be compared by another text, and retracted under another key.
     """
     kinds: dict[str, str] = {}
     for operator in sub.operators:

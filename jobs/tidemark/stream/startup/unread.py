@@ -1,9 +1,7 @@
-"""Finds the batch that a driver was reading when it ended, and the places of its records.
+"""Finds the batch that a driver was reading when it ended, and the offsets of its records.
 
-It is the batch that Spark had planned and that was not decided.
-
-A record that expands to more than fits into memory, or another cause that ends the JVM, leaves no error that names it.
-The plan lies in the checkpoint, and the progress of the stream in the journal.
+Spark had planned this batch, as the checkpoint says, and the journal has no decision of it. A record that expands to
+more than fits into memory, or anything else that ends the JVM, leaves no error that names it.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ class UnstableOffsets(TidemarkError):
 
 
 def unread(control: Path, sub: SubTopology) -> list[str]:
-    """Returns the topics, partitions and offsets of the undecided batch.
+    """Returns the topics, partitions and offsets of the undecided batch of *sub*, if it has one, as text.
 
-    The batch of *sub* was planned and not decided; empty if there is none. *control* is the control folder.
+    *control* is the control folder.
     """
     _, ranges = unread_ranges(control, sub)
     texts: list[str] = []
@@ -41,9 +39,9 @@ def unread(control: Path, sub: SubTopology) -> list[str]:
 
 
 def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
-    """Returns the newest planned batch of *sub*, and its undecided offsets.
+    """Returns the newest planned batch of *sub*, or -1 if there is none, and its undecided offsets.
 
-    The number is -1 if there is none. Topics and partitions are Kafka's, of sources over several topics, too.
+    Topics and partitions are Kafka's, also for sources over several topics.
     """
     planned = plans(control / "checkpoint")
     if not planned or not (control / "journal").is_dir():
@@ -75,24 +73,24 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
 def most_records(control: Path, sub: SubTopology, *, at_ms: int) -> dict[str, int]:
     """Returns how many records of each source the undecided batch of *sub* has at most, most first.
 
-    Empty without such a batch, for one that was planned after *at_ms*, and if a file is damaged. *control* is the
+    There are none without such a batch, if it was planned after *at_ms*, and if a file is damaged. *control* is the
     control folder. A topic with gaps has fewer records, and so may one that was not read yet: it may begin later than
     at offset 0.
     """
     ranges = _ranges_planned_by(control, sub, at_ms)
     records: dict[str, int] = {}
     for source in sub.outside_sources if ranges else ():
-        places = [ranges[topic] for topic in ranges if source.topic and source.reads(topic)]
-        if places:
-            records[source.name] = sum(end - start for offsets in places for start, end in offsets.values())
+        of_topics = [ranges[topic] for topic in ranges if source.topic and source.reads(topic)]
+        if of_topics:
+            records[source.name] = sum(end - start for offsets in of_topics for start, end in offsets.values())
     return dict(sorted(records.items(), key=lambda each: -each[1]))
 
 
 def planned_ends(control: Path, sub: SubTopology, *, at_ms: int, after: int) -> dict[tuple[str, int], int] | None:
-    """Returns up to which offset the undecided batch of *sub* reads each input partition of its sources.
+    """Returns up to which offset the undecided batch of *sub* reads the input partitions of its sources.
 
-    Empty if the newest batch that was planned by *at_ms* has no records that are not decided. None: no batch after that
-    of the number *after* is known to have been planned by then. Partitions of which it has no records are left out.
+    The result is None if no batch after the batch *after* is known to have been planned by *at_ms*, and empty if the
+    newest one has no undecided records. Partitions of which it has no records are left out.
     """
     try:
         batch_id, ranges = unread_ranges(control, sub)
@@ -113,7 +111,7 @@ def planned_ends(control: Path, sub: SubTopology, *, at_ms: int, after: int) -> 
 
 
 def _ranges_planned_by(control: Path, sub: SubTopology, at_ms: int) -> Ranges:
-    """Returns the offsets of the undecided batch of *sub* if it was planned by *at_ms*; empty if a file is damaged."""
+    """Returns the offsets of the undecided batch of *sub* if it was planned by *at_ms*; none if a file is damaged."""
     try:
         batch_id, ranges = unread_ranges(control, sub)
         is_planned = bool(ranges) and read_plan(control / "checkpoint", batch_id).at_ms <= at_ms
@@ -125,8 +123,8 @@ def _ranges_planned_by(control: Path, sub: SubTopology, at_ms: int) -> Ranges:
 def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:
     """Raises if *sub* has read, or planned to read, records of a transaction that is still open.
 
-    It did so while `isolation.level` was `read_uncommitted`. With `read_committed` Spark would pass over the rest of
-    the plan without a word. *control* is the control folder.
+    `isolation.level` was `read_uncommitted` then. With `read_committed` Spark would pass over the rest of the plan
+    without a word. *control* is the control folder.
 
     Raises:
         UnstableOffsets: there are such records.
@@ -136,13 +134,13 @@ def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:
     for source in (with_topic_partitions(o, progress) for o in sub.outside_sources if o.topic):
         ends = progress.inputs.get(source.name, InputProgress()).offsets_read
         for number in ends:
-            place = source.topic_partition(number)
-            ends[number] = max(ends[number], planned.get(place.topic, {}).get(place.partition, (0, 0))[1])
+            topic, partition = source.topic_partition(number)
+            ends[number] = max(ends[number], planned.get(topic, {}).get(partition, (0, 0))[1])
         for number, stable in broker.open_transactions(source, [*ends]).items():
             if stable < ends[number]:
-                place = source.topic_partition(number)
+                topic, partition = source.topic_partition(number)
                 msg = (
-                    f"topic {place.topic!r}, partition {place.partition}: a transaction is open from offset {stable} "
+                    f"topic {topic!r}, partition {partition}: a transaction is open from offset {stable} "
                     f"on, and the stream was reading until {ends[number]} when isolation.level of "
                     f"[kafka.{source.kafka}.settings] was read_uncommitted; end the transaction, or write "
                     "read_uncommitted until it has ended"
@@ -173,8 +171,8 @@ def record_name(control: Path, sub: SubTopology, at: TopicPartition, offset: int
     *control* is the control folder of *sub*, which reads the topic.
     """
     source = next(o for o in sub.outside_sources if o.reads(at.topic))
-    places = with_topic_partitions(source, numbered_progress(control, sub)).topic_partitions
-    return f"{source.name}/{places.index(at) if source.reads_several else at.partition}/{offset}"
+    numbered = with_topic_partitions(source, numbered_progress(control, sub)).topic_partitions
+    return f"{source.name}/{numbered.index(at) if source.reads_several else at.partition}/{offset}"
 
 
 def skip_command(topology: str, sub_topology: str, record: str) -> str:
@@ -185,7 +183,7 @@ def skip_command(topology: str, sub_topology: str, record: str) -> str:
 def begun(control: Path, sub: SubTopology) -> str:
     """Returns `unread` as part of a sentence; empty if nothing is unread, and if a file is damaged."""
     try:
-        places = unread(control, sub)
+        ranges = unread(control, sub)
     except UnreadableFile:
         return ""
-    return f"it was reading {'; '.join(places)}" if places else ""
+    return f"it was reading {'; '.join(ranges)}" if ranges else ""
