@@ -59,10 +59,10 @@ STRIP = {"idle": 0.06, "backlogged": 0.16}
 
 
 def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int, changes: Changes = NO_CHANGES) -> Markup:
-    """Draws the latency of operators: median, bands up to p90 and p99.
+    """Draws the latency of operators: the median as a line, and bands up to p90 and p99.
 
     The promised latency is a dashed line, if it is not far above the latencies (NEAR). If a few high values would
-    flatten all others, equal distances on the axis are equal ratios. Each of *changes* is an upright line.
+    flatten all others, equal distances on the axis are equal ratios. Changes of the topology are upright lines.
 
     Args:
         rows: rows of `latencies_in_places`.
@@ -102,9 +102,9 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int, change
 
 
 def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
-    """Draws a chart of lengths for each name, with its limit.
+    """Draws a chart of lengths for each name, with its limit as a dashed line.
 
-    The limit is a dashed line. *rows* have `name`, `at_ms`, `value` (ms) and `limit_ms`.
+    The *rows* have `name`, `at_ms`, `value` (ms) and `limit_ms`.
     """
     charts = []
     for name, of_name in groupby(rows, key=itemgetter("name")):
@@ -125,8 +125,8 @@ def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mark
 def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
     """Draws a chart of unused shares of a budget for each name.
 
-    *rows* have `name`, `at_ms` and `value`. Where the value is None, it is unknown and the line is broken. If a budget
-    was exceeded by more than half of it, the line stays at half.
+    The *rows* have `name`, `at_ms` and `value`. An unknown value is None, and interrupts the line. The line stays at
+    half below 0 if a budget was exceeded by more than half of it.
     """
     charts = []
     for name, of_name in groupby(rows, key=itemgetter("name")):
@@ -146,10 +146,10 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
 
 
 def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
-    """Draws the parts of the age of each window of *rows*, as a bar.
+    """Draws a bar for each window of *rows*, made of the parts of its age.
 
-    Windows are at least *apart_ms* from each other. A triangle marks a place with a window that broke the limit of an
-    SLA.
+    Windows are at least *apart_ms* from each other. A triangle marks a place of the time axis with a window that broke
+    the limit of an SLA.
     """
     if not rows:
         return Markup("")
@@ -178,7 +178,7 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
 def emission(rows: Sequence[Row], interval: Interval, place_ms: int, changes: Changes = NO_CHANGES) -> Markup:
     """Draws the updates that each operator emitted and suppressed, a bar for each place of *place_ms*.
 
-    Each of *changes* is an upright line.
+    Changes of the topology are upright lines.
     """
     if not rows:
         return Markup("")
@@ -201,9 +201,9 @@ def emission(rows: Sequence[Row], interval: Interval, place_ms: int, changes: Ch
 
 
 def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval) -> Markup:
-    """Draws how far the watermark of each partition was behind the clock.
+    """Draws a line for each partition: how far its watermark was behind the clock.
 
-    Below a line are the spans when its partition was idle or had unread records. All lines have one scale.
+    Strips below the line show when the partition was idle or had unread records. All lines have one scale.
     """
     if not lags:
         return Markup("")
@@ -246,7 +246,7 @@ def _places(some: int, of_all: int) -> str:
 
 
 def _unbroken(points: Sequence[Point], place_ms: int) -> list[slice]:
-    """Returns the stretches of *points* in which no place is missing: each is drawn as one line."""
+    """Returns the stretches of *points* without a gap on the time axis; each is drawn as one line."""
     starts = [0]
     for number in range(1, len(points)):
         if points[number][0] - points[number - 1][0] > place_ms:
@@ -268,9 +268,9 @@ def _lags_and_spans(lags: Sequence[Row], spans: Sequence[Row]) -> Iterator[Seque
 
 
 def _stacked(rows: Sequence[Row], columns: Iterable[str], edges: Sequence[tuple[float, float]]) -> dict[str, list[Bar]]:
-    """Returns the bars of each column, stacked upwards from 0, and negative ones downwards.
+    """Returns the bars of each column, stacked upwards from 0, or downwards if they are negative.
 
-    *edges* are the instants between which the bars of each row lie.
+    *edges* has the instants between which the bars of a row lie.
     """
     bars: dict[str, list[Bar]] = {column: [] for column in columns}
     for row, (from_ms, until_ms) in zip(rows, edges, strict=True):

@@ -1,7 +1,4 @@
-"""Places the operators of a topology in a drawing.
-
-Sources are on the left.
-"""
+"""Lays the operators of a topology out in a drawing, with the sources on the left."""
 
 from __future__ import annotations
 
@@ -17,16 +14,13 @@ from tidemark.semantics.critical_path import Upstreams
 BOX = (130, 54)
 """Width and height of an operator, px."""
 GAP = (20, 26)
-"""Between columns and between rows, px."""
+"""The distance between columns and between rows, px."""
 MARGIN = 6
 
 
 @dataclass(frozen=True)
 class Box:
-    """The box of an operator.
-
-    `x` and `y` are its top left corner, px. `on_path`: the operator is on the critical path.
-    """
+    """The box of an operator: its top left corner, px, and whether the operator is on the critical path."""
 
     name: str
     x: int
@@ -69,21 +63,21 @@ def draw(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
     for name in in_order(upstreams):
         column[name] = 1 + max((column[read] for read in upstreams.get(name, ())), default=-1)
     names_by_column: dict[int, list[str]] = defaultdict(list)
-    for name, place in column.items():
-        names_by_column[place].append(name)
-    # Column by column: a wish depends on the rows of the columns before.
-    for place in sorted(names_by_column):
+    for name, number in column.items():
+        names_by_column[number].append(name)
+    # Column by column, because the row that is wanted depends on the columns before.
+    for number in sorted(names_by_column):
         occupied: set[int] = set()
         # Operators of the path come first, so the top row is free for them.
-        for name in sorted(names_by_column[place], key=lambda n: (n not in path, _wish(n, upstreams, row), n)):
-            lowest = 0 if name in path else _wish(name, upstreams, row)
-            while lowest in occupied:
-                lowest += 1
-            row[name] = lowest
-            occupied.add(lowest)
+        for name in sorted(names_by_column[number], key=lambda n: (n not in path, _wanted_row(n, upstreams, row), n)):
+            free = 0 if name in path else _wanted_row(name, upstreams, row)
+            while free in occupied:
+                free += 1
+            row[name] = free
+            occupied.add(free)
     corner: dict[str, tuple[int, int]] = {}
-    for name, place in column.items():
-        corner[name] = MARGIN + place * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1])
+    for name, number in column.items():
+        corner[name] = MARGIN + number * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1])
     boxes = [Box(name, x, y, name in path) for name, (x, y) in corner.items()]
     steps = set(pairwise(path))
     edges: list[Edge] = []
@@ -96,7 +90,7 @@ def draw(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
     return Drawing(right + BOX[0] + MARGIN, bottom + BOX[1] + MARGIN, tuple(boxes), tuple(edges))
 
 
-def _wish(name: str, upstreams: Upstreams, row: dict[str, int]) -> int:
+def _wanted_row(name: str, upstreams: Upstreams, row: dict[str, int]) -> int:
     """Returns the row of the lowest operator that *name* reads."""
     return max((row.get(read, 0) for read in upstreams.get(name, ())), default=0)
 
@@ -107,5 +101,5 @@ def _curve(start: tuple[int, int], end: tuple[int, int]) -> str:
     # An edge that passes a column stays in its row until it is past it.
     turn_x = max(x, to_x - GAP[0])
     bend = (to_x - turn_x) // 2
-    # It ends 7 px before the box, where the head of its arrow is.
+    # The curve ends 7 px before the box, because the head of its arrow is there.
     return f"M{x},{y} H{turn_x} C{turn_x + bend},{y} {to_x - bend},{to_y} {to_x - 7},{to_y}"

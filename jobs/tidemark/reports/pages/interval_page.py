@@ -22,7 +22,7 @@ from tidemark.reports.pages.templates import POLICY, length, template
 from tidemark.storage.location import replace
 
 NO_WAY_BACK = "<nav></nav>"
-"""Place of the links in a page that is a file; with `way_back` it is a page of the others."""
+"""Stands in a page that is a file. Where a server hands the page out, `way_back` replaces it with links."""
 
 
 def way_back(topology: str) -> Markup:
@@ -44,7 +44,8 @@ def write_pages(
         interval: the interval that the page is about.
         target: a file named *.html, or a folder. In a folder the page is named after the interval, and the day in which
             a shorter interval begins has a page too.
-        now_ms: the clock, epoch ms. The page of an interval that is not over has a note. With None all are over.
+        now_ms: the clock, epoch ms. The page of an interval that is not over then has a note. None stands for a time
+            after the interval.
 
     Returns:
         The files written.
@@ -98,9 +99,9 @@ def _operator(row: Row) -> Row:
 
 
 def _charts(facts: PageFacts) -> dict[str, Markup]:
-    """Draws the charts; an empty one: there is nothing to draw."""
+    """Draws the charts; a chart without anything to draw is empty."""
     interval = facts.interval
-    # There is one window for each place on the axis at most.
+    # At most one window is drawn for a place of the axis.
     apart_ms = max(facts.place_ms, facts.topology.window_ms)
     drawn = [change for change in facts.changes if change.at_ms >= interval.start_ms]
     changes = changes_by_operator(drawn, facts.topology)
@@ -122,7 +123,6 @@ def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:
 
 
 def _write(tables: Tables, topology: Topology, interval: Interval, file: Path, now_ms: int | None) -> Path:
-    """Replaces the page at once: readers see the old or the new."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace(file, page(page_facts(tables, topology, interval, now_ms=now_ms), now_ms=now_ms))
     return file

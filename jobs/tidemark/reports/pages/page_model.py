@@ -1,8 +1,7 @@
-"""Builds the page model, the state of a topology.
+"""Builds the page model: one document with the state of a topology at an instant.
 
-It describes an instant in one document for every reader. The start page, the topology page, the SLA page,
-`tidemark status` and the JSON of Airflow's API server show it.
-The names of the fields are a promise: docs/reports.md lists them. Lengths are ms, instants are timestamps in UTC.
+The start page, the topology page, the SLA page, `tidemark status` and the JSON of Airflow's API server show it. The
+names of the fields are a promise: docs/reports.md lists them. Lengths are ms, instants are timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from tidemark.why.evidence.findings import NOTHING_WRONG, WhyFinding
 
 HOUR_MS = Grain.HOUR.length_ms
 CHANGED_MS = 30 * DAY_MS
-"""The time before the instant of a page whose changes and decisions it lists, ms."""
+"""How far back from its instant a page lists changes and decisions, ms."""
 REPORT = re.compile(r"\d{4}-\d{2}-\d{2}[0-9TZ-]*")
 """Matches the name of a page about an interval, as in `page.name_of`."""
 
@@ -66,9 +65,9 @@ SET_ASIDE = f"""
 def page_model(
     tables: Tables, layout: Layout, topology: Topology, promised: Promises, *, at_ms: int, operator: str | None = None
 ) -> Row:
-    """Returns *topology*'s state at *at_ms* of the drivers' clocks, as one document.
+    """Returns the state of *topology* at *at_ms* of the drivers' clocks, as one document.
 
-    Its newest window is judged by what is *promised*. With an *operator*, `why` has the findings about it.
+    Its newest window is judged by what is *promised*. If an *operator* is named, `why` has the findings about it.
 
     Raises UnreadableFile if a table is damaged.
     """
@@ -127,9 +126,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
 
 
 def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
-    """Returns the page model of a topology whose file is not valid: the *error*, and the streams at *at_ms*, epoch
-    ms.
-    """
+    """Returns the page model of a topology without a valid file: the *error*, and the streams at *at_ms*, epoch ms."""
     # Without the file, the streams are known from the control folders of their drivers.
     streams = []
     for path in sorted(layout.control(topology, "").glob("*")):
@@ -150,7 +147,7 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
 
 
 def newest_report(layout: Layout, topology: str) -> str | None:
-    """Returns the name of the page about the newest interval; None without a page."""
+    """Returns the name of the page about the newest interval, or None if there is no page."""
     # Names sort by time.
     names = (file.name.removesuffix(".html") for file in layout.report_pages(topology).glob("*.html"))
     return max((name for name in names if REPORT.fullmatch(name)), default=None)
@@ -176,8 +173,8 @@ def _operators(
 ) -> dict[str, Row]:
     """Returns the state of each operator, by its name.
 
-    It has the verdict, the state of the stream, the broken SLAs about the operator, the causes that name it, and for
-    how long it has been stuck by the window of *path*, ms.
+    `slas` are the broken SLAs about the operator, and `causes` those that name it. `stuck_ms` is how long it has been
+    stuck by the window of *path*.
     """
     states = {stream["sub_topology"]: stream["state"] for stream in streams}
     steps = [*path["steps"], *path["off_path"]] if path and path["is_current"] else []
@@ -186,16 +183,16 @@ def _operators(
     for sub in topology.sub_topologies:
         for operator in sub.operators:
             subjects = subjects_of(topology, operator.name)
-            own = [row for row in slas["rows"] if row["subject"] in subjects]
-            here = []
+            slas_about = [row for row in slas["rows"] if row["subject"] in subjects]
+            naming = []
             for finding in findings:
                 if operator.name in (finding.operator, finding.input) and finding.cause is not NOTHING_WRONG:
-                    here.append(finding)
+                    naming.append(finding)
             by_operator[operator.name] = {
-                "verdict": _operator_verdict(states[sub.name], own, here),
+                "verdict": _operator_verdict(states[sub.name], slas_about, naming),
                 "state": states[sub.name],
-                "slas": [row["sla"] for row in own if row["verdict"] in BROKEN],
-                "causes": list(dict.fromkeys(str(finding.cause) for finding in here)),
+                "slas": [row["sla"] for row in slas_about if row["verdict"] in BROKEN],
+                "causes": list(dict.fromkeys(str(finding.cause) for finding in naming)),
                 "stuck_ms": stuck_ms.get(operator.name),
             }
     return by_operator
@@ -209,18 +206,14 @@ def subjects_of(topology: Topology, operator: str) -> list[str]:
 
 
 def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFinding]) -> str:
-    """Returns the verdict on one operator.
-
-    *state* is that of its stream, *slas* are about it, and *findings* name it.
-    """
     # An operator follows the rules of a topology with one stream.
     return verdict_of([{"state": state}], {"is_overdue": False, **counts_of(slas), "rows": slas}, findings)
 
 
 def _path(tables: Tables, state: TopologyState, promised: Promises) -> Row | None:
     """Returns the window that `current_path` chooses, with when it was finished; None if no window has a path."""
-    of = AccountTables(state.layout, state.topology, state.stored)
-    window = current_path(tables, of, state.at_ms, promised)
+    account = AccountTables(state.layout, state.topology, state.stored)
+    window = current_path(tables, account, state.at_ms, promised)
     if window is None:
         return None
     finished_ms = known_ms(window)

@@ -22,7 +22,8 @@ def partitions(scene: Scene, findings: Iterable[WhyFinding]) -> list[Row]:
 
     `lag_ms` is how far its watermark is behind the clock. `unread` is how many records the newest batch left unread,
     when the broker was last asked. `holds_back` says whether the stream's watermark waits for the partition, and
-    `holds_back_ms` by how much (None if it has no watermark yet). `causes` are those of *findings* about it.
+    `holds_back_ms` for how long (None if the partition has no watermark yet). `causes` are those of *findings* about
+    the partition.
     """
     causes: dict[tuple[str | None, int | None], dict[str, None]] = {}
     for finding in findings:
@@ -39,9 +40,9 @@ def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
     if not sources:
         return
     held_back = _held_back(facts, sub)
-    places = {(source, number) for source, number in facts.marks if source in sources and number is not None}
-    last_read_ms = facts.reads.last_read_ms(places)
-    for source, number in sorted(places, key=lambda place: (sources.index(place[0]), place[1])):
+    inputs = {(source, number) for source, number in facts.marks if source in sources and number is not None}
+    last_read_ms = facts.reads.last_read_ms(inputs)
+    for source, number in sorted(inputs, key=lambda each: (sources.index(each[0]), each[1])):
         mark, read_ms = facts.marks[source, number], last_read_ms.get((source, number))
         yield {
             "source": source,
@@ -60,7 +61,7 @@ def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
 
 
 def _held_back(facts: StreamFacts, sub: SubTopology) -> dict[tuple[str, int | None], int | None]:
-    """Returns the partition that holds the watermark of *sub* back, and by how many ms; empty if none does.
+    """Returns the partition that holds the watermark of *sub* back, if there is one, and by how many ms.
 
     Without that partition the watermark would be that much further. The length is None if there is no watermark at
     all because of it. A hop counts as one partition, with the number None. Idle partitions hold nothing back, nor do
@@ -71,8 +72,8 @@ def _held_back(facts: StreamFacts, sub: SubTopology) -> dict[tuple[str, int | No
     awake: dict[tuple[str, int | None], int | None] = {}
     for (source, number), mark in facts.marks.items():
         # The watermark of a topic's source is made of those of its partitions.
-        is_place = source is not None and leading.get(source) is (number is not None)
-        if source is not None and is_place and mark.activity is not Activity.IDLE:
+        is_input = source is not None and leading.get(source) is (number is not None)
+        if source is not None and is_input and mark.activity is not Activity.IDLE:
             awake[source, number] = mark.watermark_ms
     if len(awake) < 2:
         return {}
@@ -82,6 +83,6 @@ def _held_back(facts: StreamFacts, sub: SubTopology) -> dict[tuple[str, int | No
     if awake[slowest] is None:
         return {slowest: None}
     whole = facts.marks.get((None, None))
-    # It may have fallen behind a watermark that does not go back.
+    # The partition may have fallen behind the stream's watermark, which does not go back.
     reached_ms = max(present((awake[slowest], whole.watermark_ms if whole else None)))
     return {slowest: next_ms - reached_ms} if next_ms > reached_ms else {}

@@ -36,9 +36,9 @@ MOST_TICKS_OF_LOW = 3
 MOST_TIMES = 4
 """Most labels of the time axis; a telephone has room for them."""
 LAST_TIME = 86
-"""Last place of a label of the time axis, percent."""
+"""How far to the right a label of the time axis may begin, percent."""
 SPREAD = 20
-"""Least ratio of highest value to median for such an axis."""
+"""Least ratio of highest value to median for an axis with equal ratios."""
 WIDTH, HEIGHT = 1000, 100
 """Size of a plot in its own units."""
 NARROWEST = 1
@@ -70,22 +70,19 @@ class ValueAxis:
     low: float
     high: float
     ticks: Sequence[tuple[float, str]]
-    place: Callable[[float], float] = float
+    scale: Callable[[float], float] = float
     """Maps a value to a number that is proportional to its height."""
 
     def y(self, value: float) -> float:
         """Returns the distance of *value* from the top, in percent."""
-        low, high = self.place(self.low), self.place(self.high)
-        share = (self.place(min(max(value, self.low), self.high)) - low) / (high - low)
+        low, high = self.scale(self.low), self.scale(self.high)
+        share = (self.scale(min(max(value, self.low), self.high)) - low) / (high - low)
         return round(100 * (1 - share), 2)
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plane with time to the right and values upwards.
-
-    One that `is_low` is for charts of which a page has many.
-    """
+    """A plane with time to the right and values upwards; `is_low` is for charts of which a page has many."""
 
     interval: Interval
     axis: ValueAxis
@@ -123,7 +120,7 @@ class Plot:
         return Markup("").join(line.format(HEIGHT, words, x=_x(at_ms, self.interval)) for at_ms, words in at)
 
     def limit(self, value: float | None) -> Markup:
-        """Draws a dashed line at *value*; nothing for None."""
+        """Draws a dashed line at *value*, if there is one."""
         return Markup("") if value is None else self._across("limit", value)
 
     def figure(
@@ -132,11 +129,11 @@ class Plot:
         """Returns the chart with its axes and its numbers.
 
         Args:
-            name: of the chart.
+            name: the name of the chart.
             description: what it shows, for all readers.
             drawn: lines, bands and bars, the uppermost last.
             numbers: what a reader without the drawing reads.
-            marks: are over the drawing, and are not stretched.
+            marks: what lies over the drawing and is not stretched with it.
         """
         grid = [self._across("grid", tick) for tick, _ in self.axis.ticks]
         heights = [
@@ -144,7 +141,7 @@ class Plot:
             for tick, words in self.axis.ticks
         ]
         clocks = [
-            Markup('<span style="left:{}%">{}</span>').format(place, words) for place, words in times(self.interval)
+            Markup('<span style="left:{}%">{}</span>').format(left, words) for left, words in times(self.interval)
         ]
         return Markup(
             '<figure class="chart{}"><figcaption><strong>{}</strong>: {}</figcaption>{}<div class="plot">'
@@ -172,7 +169,7 @@ class Plot:
         return line.format(name, WIDTH, y=self.axis.y(value))
 
     def _corners(self, points: Sequence[Point], place_ms: int) -> Iterator[str]:
-        """Yields each of *points* in the middle of that part of its place that is in the interval."""
+        """Yields the corners of a line: each of *points* in the middle of that part of its place that is shown."""
         at = []
         for at_ms, value in points:
             from_ms, until_ms = max(at_ms, self.interval.start_ms), min(at_ms + place_ms, self.interval.end_ms)
@@ -186,10 +183,7 @@ class Plot:
 
 
 def lengths_axis(values_ms: Sequence[float], typical_ms: float) -> ValueAxis:
-    """Returns an axis for *values_ms*.
-
-    Equal distances are equal ratios if the highest value is SPREAD times *typical_ms* or more.
-    """
+    """Returns an axis for *values_ms*, with equal ratios if the highest value is SPREAD times *typical_ms* or more."""
     low_ms, high_ms = min(0, *values_ms), max(1, *values_ms)
     if low_ms < 0 or high_ms < SPREAD * typical_ms:
         return even_lengths_axis(values_ms)
@@ -250,7 +244,7 @@ def clock(at_ms: int) -> str:
 
 
 def times(interval: Interval) -> list[tuple[float, str]]:
-    """Returns the labels of the time axis, with their places in percent.
+    """Returns the labels of the time axis, with their distances from its left end in percent.
 
     >>> times(Interval(0, 3_600_000))
     [(0.0, '00:00'), (25.0, '00:15'), (50.0, '00:30'), (75.0, '00:45')]
@@ -260,15 +254,15 @@ def times(interval: Interval) -> list[tuple[float, str]]:
     first_ms = -(-interval.start_ms // step_ms) * step_ms
     labels = []
     for at_ms in range(first_ms, interval.end_ms, step_ms):
-        place = round(_x(at_ms, interval) / 10, 2)
-        # A label begins at its place, and would leave a telephone at the right.
-        if place <= LAST_TIME:
-            labels.append((place, utc(at_ms).strftime(form)))
+        left = round(_x(at_ms, interval) / 10, 2)
+        # A label extends to the right of its instant, and would leave the screen of a telephone.
+        if left <= LAST_TIME:
+            labels.append((left, utc(at_ms).strftime(form)))
     return labels
 
 
 def key(samples: Mapping[str, str]) -> Markup:
-    """Returns what each colour and shape means: words by the name that the style of pages has for it."""
+    """Returns the legend of a chart: the words of *samples*, by the style's name for a colour or a shape."""
     sample = Markup('<li><span class="{}"></span>{}</li>')
     return Markup('<ul class="key">{}</ul>').format(Markup("").join(sample.format(*each) for each in samples.items()))
 

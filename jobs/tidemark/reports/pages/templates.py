@@ -1,7 +1,4 @@
-"""Loads the templates of pages, and formats values for people.
-
-Jinja2 escapes everything. Lengths and instants are written for people.
-"""
+"""Loads the templates of pages, in which Jinja2 escapes everything, and formats values for people."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ from tidemark.safe_text import inert
 from tidemark.selection import present
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
-"""Matches commands in remedies, as `safe_text.as_code` writes them.
-
-Other text in backticks, such as that of a record, stays text.
-"""
+"""Matches commands in remedies, as `safe_text.as_code` writes them, but no other text in backticks."""
 OF_PART = re.compile(r"[a-z ]+: `")
 """Matches the beginning of a part of an age: its owner, and a name."""
 NAMES = re.compile(r"(?<!`)`(?P<name>[\w./-]+(?:, [\w./-]+)*)`(?!`)")
@@ -42,10 +36,7 @@ NAMES = re.compile(r"(?<!`)`(?P<name>[\w./-]+(?:, [\w./-]+)*)`(?!`)")
 REFRESH_S = 15
 """Interval after which a page about the present is loaded again, s."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""Content-Security-Policy of pages.
-
-It allows nothing but styles and inline images.
-"""
+"""Content-Security-Policy of pages, which allows nothing but styles and inline images."""
 
 
 def template(name: str) -> Template:
@@ -54,10 +45,7 @@ def template(name: str) -> Template:
 
 
 class _CompiledTemplates(FileSystemBytecodeCache):
-    """Cache of templates that this user's processes have compiled.
-
-    It is in a folder that no other user can write to.
-    """
+    """Cache of templates that this user's processes have compiled, in a folder to which no other user can write."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Stores *bucket*, if there is space for it."""
@@ -66,7 +54,7 @@ class _CompiledTemplates(FileSystemBytecodeCache):
 
 
 def _compiled_templates() -> _CompiledTemplates | None:
-    """Returns the cache of compiled templates; None without a safe folder."""
+    """Returns the cache of compiled templates, or None if there is no safe folder for it."""
     with suppress(OSError, RuntimeError):
         return _CompiledTemplates(pattern=f"tidemark-{jinja2.__version__}-%s")
     return None
@@ -74,7 +62,6 @@ def _compiled_templates() -> _CompiledTemplates | None:
 
 @cache
 def _environment() -> Environment:
-    """Returns the environment of all templates."""
     # Compiling a page takes longer than rendering it, and a job renders few pages: the cache outlives the job.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parents[2]),
@@ -111,9 +98,8 @@ def _environment() -> Environment:
 
 
 def _without_controls(value: Any) -> Any:
-    """Removes characters from text that a browser obeys instead of showing."""
-    # Markup stays markup.
-    # A browser obeys characters that turn the direction of writing, and text could then show as something else.
+    """Removes characters that a browser obeys: those that turn the direction of writing change what text says."""
+    # By its own type, so that markup stays markup.
     return type(value)(inert(value)) if isinstance(value, str) else value
 
 
@@ -191,10 +177,10 @@ def report_name(name: str) -> Markup:
     instants = [instant.rstrip("Z").partition("T") for instant in name.split("--")]
     first_day = instants[0][0]
     parts = []
-    for place, (day, _, digits) in enumerate(instants):
+    for number, (day, _, digits) in enumerate(instants):
         # Digits of an hour alone stand for the whole hour.
         clock = ":".join(pair for pair in (digits[:2], digits[2:4] or "00", digits[4:6]) if pair) if digits else ""
-        shown = [each for each in (day if place == 0 or day != first_day else "", clock) if each]
+        shown = [each for each in (day if number == 0 or day != first_day else "", clock) if each]
         parts.append(Markup(" ").join(Markup("<time>{}</time>").format(each) for each in shown))
     return Markup(" to ").join(parts)
 

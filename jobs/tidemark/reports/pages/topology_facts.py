@@ -1,8 +1,6 @@
-"""Queries the state of a topology's operators.
+"""Queries the state of a topology's operators, for people, programs and pages.
 
-The facts are for people, programs and pages.
-
-The names of the fields are a promise: docs/reports.md has them. Lengths are ms, instants timestamps in UTC.
+The names of the fields are a promise: docs/reports.md lists them. Lengths are ms, instants are timestamps in UTC.
 """
 
 from __future__ import annotations
@@ -99,7 +97,7 @@ def topology_facts(tables: Tables, at: Scene) -> Row:
 
 
 class _Facts:
-    """The answers to the queries above; each query is asked once."""
+    """Asks each of the queries above once, and makes rows of their answers."""
 
     def __init__(self, tables: Tables, at: Scene) -> None:
         topology = at.topology
@@ -126,7 +124,7 @@ class _Facts:
             sub, name = row["sub_topology"], row["operator"]
             if not row["was_known"]:
                 added.add((sub, name))
-            # It ran at the instant, its driver went on since, and the file has it no more.
+            # The operator ran at the instant, its driver went on since, and the file does not have it any more.
             if row["ran"] and row["has_more"] and name not in self._topology.operators:
                 removed.append(self._gone(name, sub, row["kind"]))
         rows = []
@@ -191,7 +189,7 @@ class _Facts:
         """Returns the number of records that *operator*, a source, has not read."""
         progress = self._read_to[operator.name]
         if not operator.hop_of:
-            # The number of a topic is of the last time when the source asked the broker.
+            # The number is that of the last time when the source asked the broker.
             return progress.get("unread_records")
         # The offsets of a hop are batches of its writer.
         hop = f"hop_{operator.hop_of}"
@@ -202,9 +200,7 @@ class _Facts:
         return self._ask(text, progress.get("read_to", 0))[0]["n"] if hop in self._tables.tables else None
 
     def _by(self, key: str, text: str, *more: Any) -> dict[str, Row]:
-        """Returns the answers to the query *text* by their column *key*, and an empty row for a key without an
-        answer.
-        """
+        """Returns the answers to the query *text* by their column *key*; any other key has an empty row."""
         return defaultdict(dict, {row[key]: row for row in self._ask(text, *more)})
 
     def _ask(self, text: str, *more: Any) -> list[Row]:

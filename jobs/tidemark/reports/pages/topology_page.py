@@ -1,7 +1,4 @@
-"""Renders the pages about the present state of topologies.
-
-They are HTML files without script that refresh themselves.
-"""
+"""Renders the pages about the present state of topologies: HTML without script, which refreshes itself."""
 
 from __future__ import annotations
 
@@ -41,14 +38,14 @@ SOON_S = 3
 """Interval of loading the start page while a line is unknown, s."""
 COLORS = (BLUE, ORANGE, SKY, GREEN, PINK, RED, YELLOW, SILENT)
 PLACES = {"topic": "topic", "delta": "table", "files": "files in"}
-"""Keys of a source that name what it reads, and their words."""
+"""Keys of a source that name what the source reads, and their words on pages."""
 
 
 def start_page(lines: Sequence[Row], *, folder: Path) -> str:
     """Returns the page with one line per topology, the worst first, as HTML.
 
-    *lines* are page models, each of an instant of its own, or have only the name of a topology whose state is not known
-    yet. *folder* is where topology files belong.
+    Each of *lines* is a page model of an instant of its own, or has only the name of a topology whose state is not
+    known yet. *folder* is where topology files belong.
     """
     # The template reads these fields of every line, and pages refuse names that are not defined.
     no_fields: Row = dict.fromkeys(("error", "cause", "slas", "report"))
@@ -72,7 +69,7 @@ def start_page(lines: Sequence[Row], *, folder: Path) -> str:
 
 
 def _told(model: Row) -> Row:
-    """Returns what is told beside the verdict of *model*: its `broken` SLAs and the cause, each None without one."""
+    """Returns what is told beside the verdict of *model*: its `broken` SLAs and the `cause`, None if it has none."""
     if not model.get("slas"):
         return {"broken": None, "cause": model.get("cause")}
     return {"broken": broken_slas(model), "cause": told_cause(model)}
@@ -81,7 +78,7 @@ def _told(model: Row) -> Row:
 def _needs_someone(line: Row) -> bool:
     """Returns True for a topology with a bad verdict, or with an alert that is still open.
 
-    One that was drained stands still because somebody wanted it, and a job that finished because it was done.
+    A topology that was drained, or a job that has finished, needs nobody.
     """
     is_at_end = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] in AT_REST
     return (line["verdict"] in NEEDS_SOMEONE and not is_at_end) or bool(line["alerts"])
@@ -98,8 +95,8 @@ def _streams_by_state(streams: Sequence[Row]) -> dict[str, list[str]]:
 def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> str:
     """Returns the page of a topology, as HTML.
 
-    *model* is its page model, *facts* those of `tidemark topology`. Both *facts* and *topology* are
-    None where the file of the topology is not valid.
+    *model* is its page model, and *facts* has what `tidemark topology` shows. *facts* and *topology* are None if the
+    file of the topology is not valid.
     """
     path = (model.get("path") or {}).get("path", [])
     moving = {row["operator"]: row for row in facts["operators"]} if facts else {}
@@ -123,7 +120,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
-        # Such a check has little to measure, which says nothing about the streams.
+        # A check before the streams started has little to measure, which says nothing about them.
         is_checked_before_start=checked_at is not None and bool(starts) and checked_at < min(starts),
         refresh_s=REFRESH_S,
     )
@@ -141,17 +138,17 @@ def operator_page(
 
     Args:
         model: the page model, with `why` about the operator.
-        facts: those of `tidemark topology`.
+        facts: what `tidemark topology` shows.
         topology: the topology.
-        name: of the operator.
+        name: the name of the operator.
         past: its history.
-        bounds: the price of each bound; empty for an operator that is no source.
+        bounds: the price of each bound, of which only a source has some.
     """
     operator = topology.operators[name]
     moving = next(row for row in facts["operators"] if row["operator"] == name)
     sub = next(sub for sub in topology.sub_topologies if operator in sub.operators)
     subjects = subjects_of(topology, name)
-    # The partitions of the sources whose records reach it: lag and backlog of an operator are theirs.
+    # The lag and the backlog of an operator are those of the sources whose records reach it.
     sources = reached([name], topology.upstreams)
     return template("reports/pages/operator_page.html.j2").render(
         model=model,
@@ -179,10 +176,7 @@ def operator_page(
 
 
 def _unmeasured(topology: Topology, name: str, level: Level | None) -> str:
-    """Returns why the operator *name* has no end-to-end latency.
-
-    It is measured from *level* on; None if it never is.
-    """
+    """Returns why the operator *name* has no end-to-end latency, which is measured from *level* on, if it ever is."""
     if level is None:
         return (
             f"The end-to-end latency of {name} is not measured: it keeps no state, and its work counts at its readers."
@@ -208,7 +202,7 @@ def history_page(topology: Topology, past: PastMeasurements, *, at_ms: int) -> s
 
 
 def _charts(past: PastMeasurements, topology: Topology) -> dict[str, Markup]:
-    """Draws the charts of *past*; an empty one: nothing was measured."""
+    """Draws the charts of *past*; a chart of which nothing was measured is empty."""
     where = past.interval, past.span.place_ms
     return {
         "latencies": latency_bands(past.latencies, *where, changes_by_operator(past.changes, topology)),
@@ -228,7 +222,7 @@ def problem_page(detail: str, *, status: int, start: str, topology: str | None =
         start: the address of the start page.
         topology: a topology whose page is linked, too; None links none.
     """
-    # To load another answer again would only hide from a reader what was wrong with a form.
+    # Other problems stay: if the page were loaded again, a reader would not see what was wrong with a form.
     refresh_s = REFRESH_S if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
     title = "Page not found" if status == HTTPStatus.NOT_FOUND else "This page cannot be shown"
     return template("reports/pages/problem_page.html.j2").render(
@@ -239,7 +233,7 @@ def problem_page(detail: str, *, status: int, start: str, topology: str | None =
 def _operator(standing: Row, moving: Row | None) -> Row:
     """Returns the values in the box of an operator.
 
-    *standing* is its row in the page model, *moving* that in the facts, with its moving average.
+    *standing* is its row in the page model, and *moving* its row in the facts, with the moving average.
     """
     # The latency of an input is 0 by definition, and was not measured.
     latency_ms = moving["moving_average_ms"] if moving and moving["upstreams"] else None

@@ -1,4 +1,4 @@
-"""Tells how a topology is at an instant, and why: verdict, streams, SLAs, causes.
+"""Judges a topology at an instant: its verdict, the state of its streams, its SLAs, and the causes.
 
 The start page, the topology page, the SLA page, `tidemark status` and the JSON of Airflow's API server show it.
 """
@@ -48,25 +48,19 @@ class PageVerdict(StrEnum):
     """The verdict on a topology or an operator, the worst first."""
 
     UNREADABLE = "unreadable"
-    """Its file is not valid, or one of its tables is damaged.
-
-    Running streams use the file that they were started with.
-    """
+    """Its file is not valid, or one of its tables is damaged. Running streams use the file as it was at their start."""
     BROKEN = "broken"
     """An SLA is broken by the newest check."""
     NOT_RUNNING = "not_running"
-    """A stream failed, hangs, was drained or was never started.
-
-    It is one that the topology or operator needs.
-    """
+    """A stream that the topology or operator needs failed, hangs, was drained or was never started."""
     WARN = "warn"
     """An SLA is above the threshold of its warning."""
     LATE = "late"
     """Results are late for a cause that `why` names."""
     QUIET = "quiet"
-    """It keeps up, and no records come in, or fewer than usual."""
+    """No records come in, or fewer than usual, and all that came were read."""
     NOT_CHECKED = "not_checked"
-    """Nothing is known to be wrong, and no SLA about the age of results was measured lately, by what a driver read."""
+    """Nothing is known to be wrong, but no SLA about the age of results was measured since the drivers have read."""
     ON_TIME = "on_time"
     """Results come as usual, and every SLA that was measured holds; one of them is about the age of results."""
 
@@ -122,10 +116,7 @@ class TopologyState:
         return self.walk.explain()
 
     def about(self, operator: str | None = None) -> list[WhyFinding]:
-        """Returns who owns the missing results of *operator*, and then the remarks of `why`.
-
-        None stands for all terminal operators.
-        """
+        """Returns who owns missing results of *operator*, or of all terminal operators, and the remarks of `why`."""
         if operator is None:
             owners, findings = self.owners, self.findings
         else:
@@ -186,17 +177,15 @@ class TopologyState:
 
     @cached_property
     def owners(self) -> list[WhyFinding]:
-        """Who owns the missing results of terminal operators, by the account of time; empty if results come as
-        usual.
-        """
+        """Who owns the missing results of terminal operators by the account of time; empty if nothing is missing."""
         return accounted(self.scene, self.layout, self.topology.terminals, stored=self.stored)
 
     @cached_property
     def cause(self) -> Row | None:
         """What explains the verdict, as a finding in JSON; None if nothing needs an explanation.
 
-        First comes the cause of the worst SLA that the newest check found broken. Without one it is the owner of most
-        of the time for which results are missing, and otherwise a finding of `why`.
+        That is the cause of the worst SLA that the newest check found broken. If none is broken, it is the owner of
+        most of the time for which results are missing, and otherwise a finding of `why`.
         """
         found = self._of_broken_sla or self._of_late_results or self._finding
         return found.row if found else None
@@ -218,7 +207,7 @@ class TopologyState:
 
     @property
     def _finding(self) -> WhyFinding | None:
-        """The finding of `why` that explains the verdict; None without one."""
+        """The finding of `why` that explains the verdict, if there is one."""
         quiet = self._quiet if self.verdict == PageVerdict.QUIET else []
         return next(iter(self._late or quiet or self._reasons), None)
 
@@ -233,9 +222,9 @@ class TopologyState:
 
     @property
     def _late(self) -> list[WhyFinding]:
-        """The findings that say why results are late: faults, without those of streams that were drained or have ended.
+        """The findings that say why results are late: faults of streams that were neither drained nor have ended.
 
-        What the tables of such a stream show is from before, and is no fault now.
+        What the tables of a drained stream show is from before, and is no fault now.
         """
         drained = {finding.sub_topology for finding in self._reasons if finding.cause in {DRAINED, FINISHED}}
         faults = (finding for finding in self._reasons if not finding.cause.traits & HARMLESS)
@@ -248,7 +237,7 @@ class TopologyState:
 
 
 def broken_slas(model: Row) -> str | None:
-    """Returns a clause about the broken SLAs in the page *model*, as the newest check found them; None without one.
+    """Returns a clause about the SLAs in the page *model* that the newest check found broken, or None if none is.
 
     An SLA with a warning is named as such, since the verdict `broken` does not count it.
     """
@@ -264,15 +253,15 @@ def broken_slas(model: Row) -> str | None:
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
-    """Returns the *rows* of broken SLAs, those in error first: the verdict `broken` counts no warnings."""
+    """Returns the *rows* of broken SLAs; those with a warning, which the verdict `broken` does not count, are last."""
     return sorted((row for row in rows if row["verdict"] in BROKEN), key=lambda row: row["verdict"] == Verdict.WARN)
 
 
 def explained_slas(slas: Row) -> list[Row]:
     """Returns what the newest check says of each broken SLA in *slas*, of a page model, those in error first.
 
-    A row has `sla`, `verdict`, `message`, `explained` (why, as a sentence; null: not known), `causes`, and the `remedy`
-    of the first of them.
+    A row has `sla`, `verdict`, `message`, `explained` (why, as a sentence, or null if that is not known), `causes`, and
+    the `remedy` of the first cause.
     """
     told: list[Row] = []
     for row in worst_first(slas["rows"]):
@@ -291,9 +280,7 @@ def explained_text(row: Row) -> str:
 
 
 def unchecked_text(model: Row) -> str | None:
-    """Returns a clause that the SLAs in the page *model* were not checked lately, and what checks them; None if they
-    were.
-    """
+    """Returns a clause for SLAs in the page *model* that were not checked lately, with what checks them, or None."""
     if not (model.get("slas") or {}).get("is_overdue"):
         return None
     when = "yet" if model["slas"]["checked_at"] is None else "lately"
@@ -305,8 +292,7 @@ def unchecked_text(model: Row) -> str | None:
 def told_cause(model: Row) -> Row | None:
     """Returns the cause that is shown beside the verdict of the page *model*; None if there is none to show.
 
-    What is usual for a healthy stream is no reason for a broken SLA, and is left out. That a stream was drained is
-    shown.
+    What is usual for a healthy stream is no reason for a broken SLA, and is left out. A drained stream is a reason.
     """
     cause: Row | None = model["cause"]
     is_broken = any(row["verdict"] in BROKEN for row in model["slas"]["rows"])
@@ -328,8 +314,9 @@ def worst(words: Iterable[str]) -> str:
 def stream_row(facts: StreamFacts, sub_topology: str, culprit: str | None = None, unread: Sequence[int] = ()) -> Row:
     """Returns the state of a stream, and its driver's last heartbeat.
 
-    *culprit* is the operator of the first finding about it that is a fault, *unread* has the records that the newest
-    batch left unread in each partition. The number in a heartbeat is older; it counts where an estimate is made of it.
+    *culprit* is the operator of the first finding about the stream that is a fault. *unread* has how many records the
+    newest batch left unread in each partition. The number in the heartbeat is older, and counts only if the heartbeat
+    estimates from it when the stream will have caught up.
     """
     beat, state = facts.driver.beat, facts.driver.liveness
     newest = facts.tables.batches.tail(1)
@@ -360,7 +347,7 @@ def _slas(check: Check | None, topology: Topology, at_ms: int) -> Row:
 
 
 def _with_causes(row: Row) -> Row:
-    """Returns a *row* of a check with all its `causes`, that which explains most first, in place of their columns."""
+    """Returns a *row* of a check in which `causes` replaces their columns; the cause that explains most is first."""
     return {**omit(row, CAUSES), "causes": [asdict(cause) for cause in causes_of_row(row)]}
 
 
