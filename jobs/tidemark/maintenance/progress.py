@@ -10,7 +10,7 @@ from tidemark.semantics.progress import InputProgress, PartitionProgress, Stream
 from tidemark.storage.delta.datasets import open_to_read
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.entries import Journal
-from tidemark.stream.journal.place import newest_batch
+from tidemark.stream.journal.layout import newest_batch
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, delta_tables
-from tidemark.stream.journal.place import not_waiting
+from tidemark.stream.journal.layout import not_waiting
 
 if TYPE_CHECKING:
     import polars as pl

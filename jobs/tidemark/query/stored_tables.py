@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from tidemark.storage.delta.snapshots import ReadLog, Snapshot, read_log
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import is_table
-from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts
+from tidemark.stream.journal.layout import FACTS_TABLES, journal_with_facts
 
 if TYPE_CHECKING:
     import polars as pl

@@ -72,7 +72,7 @@ from tidemark.sla.measures.progress import wait_for_facts
 from tidemark.sla.measures.status import Status
 from tidemark.sla.unjudged import found_rows, keep
 from tidemark.storage.object_path import ObjectPath
-from tidemark.stream.journal.place import journal_of
+from tidemark.stream.journal.layout import journal_of
 
 log = logging.getLogger(__name__)
 INTERVALS_ANEW_MS = 30_000

@@ -29,7 +29,7 @@ from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import delete_rows
 from tidemark.storage.delta.types import owner_of
 from tidemark.stream.journal.entries import Journal, newest_entry
-from tidemark.stream.journal.place import newest_batch_at
+from tidemark.stream.journal.layout import newest_batch_at
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.shards.resharding import forget, write_anew

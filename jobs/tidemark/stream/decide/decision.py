@@ -48,8 +48,8 @@ from tidemark.stream.decide.waits import (
 )
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
+from tidemark.stream.journal.layout import table_of
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
-from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.streaming_windows import ClosedWindow, StreamingWindows
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Answers

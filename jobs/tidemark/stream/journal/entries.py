@@ -32,8 +32,8 @@ from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import COMPRESSED_FROM, Files, Rows
 from tidemark.storage.location import put_once
 from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.journal.layout import NOTES, batches_in, entry_path
 from tidemark.stream.journal.notes import EntryNotes
-from tidemark.stream.journal.place import NOTES, batches_in, entry_path
 
 KEPT = 5
 """Number of entries that are always kept."""

@@ -38,7 +38,7 @@ from tidemark.storage.delta.datasets import frame_of, open_to_read
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.place import FACTS_TABLES, journal_of, journal_with_facts, newest_batch
+from tidemark.stream.journal.layout import FACTS_TABLES, journal_of, journal_with_facts, newest_batch
 
 log = logging.getLogger(__name__)
 

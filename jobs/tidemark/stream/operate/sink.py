@@ -23,7 +23,7 @@ from tidemark.selection import outside
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.current_rows import NEWEST_MS, OF_REPLACING
 from tidemark.stream.journal.batch import Moment
-from tidemark.stream.journal.place import COMMITTED_WITH_BATCH
+from tidemark.stream.journal.layout import COMMITTED_WITH_BATCH
 from tidemark.stream.kafka.limits import within_limits
 from tidemark.stream.operate.source import avro_mistakes
 from tidemark.stream.state.memory import Moves

@@ -26,7 +26,7 @@ from tidemark.selection import names_in, outside, within
 from tidemark.storage.delta.datasets import open_to_read, schema_of
 from tidemark.storage.delta.types import ChangedMeaning, type_changes
 from tidemark.stream.journal.entries import Entry, newest_entry
-from tidemark.stream.journal.place import batches_in
+from tidemark.stream.journal.layout import batches_in
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference

@@ -23,7 +23,7 @@ from tidemark.storage.files import Files
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal import checkpoint as spark
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.place import entry_path
+from tidemark.stream.journal.layout import entry_path
 from tidemark.stream.journal.unflushed import flushed_before
 from tidemark.stream.state.files import files_of
 from tidemark.stream.state.runs import damage_of

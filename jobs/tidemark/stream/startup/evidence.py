@@ -33,7 +33,7 @@ from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans, without_offset
 from tidemark.stream.journal.entries import Entry
-from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
+from tidemark.stream.journal.layout import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources, returning
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal

@@ -25,7 +25,7 @@ from tidemark.selection import pick
 from tidemark.storage.delta.requirements import Refusal
 from tidemark.storage.delta.types import ChangedMeaning
 from tidemark.stream.journal.checkpoint import Ends
-from tidemark.stream.journal.place import transactions_of
+from tidemark.stream.journal.layout import transactions_of
 from tidemark.stream.startup.changes import FormerStream, begin_command
 from tidemark.stream.startup.source_list import SourceChange
 

@@ -37,7 +37,7 @@ from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows, frames, write_file
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.entries import MANY, Entry
-from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, table_of
+from tidemark.stream.journal.layout import COMMITTED_WITH_BATCH, table_of
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows

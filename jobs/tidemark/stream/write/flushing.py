@@ -31,8 +31,8 @@ from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows, write_file
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.layout import table_of
 from tidemark.stream.journal.notes import EntryNotes, FactsNotes
-from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.unflushed import FACTS, LEDGERS, ByBatch, unflushed
 
 WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)

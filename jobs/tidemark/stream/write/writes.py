@@ -22,8 +22,8 @@ from tidemark.storage.delta.current_rows import ClosedRows
 from tidemark.storage.delta.tables import Notes
 from tidemark.storage.files import Rows
 from tidemark.stream.journal.entries import Entry
+from tidemark.stream.journal.layout import table_of
 from tidemark.stream.journal.notes import MarkNotes
-from tidemark.stream.journal.place import table_of
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.open_windows import OpenWindows
@@ -35,7 +35,7 @@ class AppendRows:
     """Appends *rows* to the table *target*, which accepts them all.
 
     Attributes:
-        target: the name of the rows in an entry (journal/place.py).
+        target: the name of the rows in an entry (journal/layout.py).
         rows: in memory, or files that become part of the table.
         shows: the operators whose results can be seen when the write ends.
     """
