@@ -394,7 +394,7 @@ def test_files_of_killed_maintenance_are_removed_by_the_next_run(
     )  # and not committed
     assert play.tables() == before
     maintained(play)
-    assert not (changes / left[0].file.place).exists()
+    assert not (changes / left[0].file.relative_path).exists()
 
 
 def test_tables_of_an_inconsistent_stream_are_untouched(tmp_path: Path) -> None:

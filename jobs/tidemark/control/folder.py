@@ -55,10 +55,7 @@ def store_of(home: Path) -> StoreKind:
 
 
 def beats_every_ms(home: Path) -> int:
-    """Returns the longest time between two heartbeats of a driver with the control folder *home*.
-
-    In an object store each heartbeat is a request, so there are fewer.
-    """
+    """Returns the longest time between two heartbeats of a driver; in an object store each of them is a request."""
     return LIMITS[EvidenceKind.CONTROL, store_of(home)].every_ms
 
 
@@ -87,10 +84,10 @@ class LeaseLost(Contradiction):
 
 
 class TimeTold(NamedTuple):
-    """What a heartbeat tells of the driver's time from `from_ms` until `until_ms`, by the boot clock.
+    """What a heartbeat says of the driver's time from `from_ms` until `until_ms`, by the boot clock.
 
-    `gaps` are the long gaps between two beats of its pulse. `segments` are what the main thread did and no row of a
-    batch has yet; the last one was still running.
+    `gaps` are the long gaps between two beats of its pulse. `segments` say what the main thread did since the newest
+    row of a batch; the last one was still running.
     """
 
     from_ms: int
@@ -110,7 +107,7 @@ class Heartbeat:
         at_ms: when this was written.
         pid: its process.
         batch_id: the last finished batch, or -1 before the first.
-        offsets: the end of that batch, per `source/partition`.
+        offsets: the offsets at the end of that batch, by `source/partition`.
         reason: why it failed, or what keeps it from working at present, such as a full disk.
         doing: its current step.
         since_ms: when that step began.
@@ -118,8 +115,8 @@ class Heartbeat:
         digest: identifies the content of the topology file that it runs.
         host: its host.
         launched_by: the task or command that started it.
-        drained_by: who asked it to end, if it has ended for that.
-        adopted_by: the task that supervises it now, if not the one that started it.
+        drained_by: who asked it to end, if it has ended because of that.
+        adopted_by: the task that supervises it now, if that is not the one that started it.
         predecessor_killed_by: who killed the driver before it.
         told: what it did since the newest row of `heartbeats`, or since its start.
         is_row: True if this heartbeat becomes a row of `heartbeats`.
@@ -231,8 +228,8 @@ class TopologyChange(Begun):
 
     Attributes:
         line: what has changed in the topology file, in words.
-        begins: True if it begins, or begins anew; False if the source ends, or goes on in another way.
-        read_by: the operators of the stream that read it, directly or not. For a source that ends, those that did.
+        begins: True if the operator or source begins, or begins anew; False if the source ends, or goes on otherwise.
+        read_by: the operators of the stream that read it, directly or not, or that did so until it ended.
     """
 
     line: str

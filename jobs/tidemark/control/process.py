@@ -257,7 +257,7 @@ def _stats() -> dict[int, _Stat]:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
                 # The command's name, in brackets, may hold spaces and brackets itself.
                 fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                stats[int(entry.name)] = _Stat(fields[0], *(int(fields[place]) for place in (1, 3, 17, 19)))
+                stats[int(entry.name)] = _Stat(fields[0], *(int(fields[number]) for number in (1, 3, 17, 19)))
     return stats
 
 

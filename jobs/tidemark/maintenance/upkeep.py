@@ -48,8 +48,8 @@ from tidemark.storage.delta.compaction import (
     DataFile,
     TableBusy,
     files_of,
+    merge_files,
     mergeable_groups,
-    put_together,
     remove_files,
     replace_files,
     rows_of_each,
@@ -132,7 +132,7 @@ def _next(table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms
     if table.needed and (mixed := _mixed_files(table, closed)):
         return partial(_part, table, table.needed, mixed)
     if small := _small(table, closed, weeks_until_ms=now_ms - DAY_MS if _keeps_weeks(table) else 0):
-        return partial(put_together, table.path, small, prefix=_prefix(table))
+        return partial(merge_files, table.path, small, prefix=_prefix(table))
     return None
 
 

@@ -3,7 +3,7 @@
 A write is repeated until it succeeds, so it must be a step that can be repeated: an entry of the journal, a commit that
 carries its batch, a streaming query from its checkpoint.
 
-What a driver says of the disk is in its heartbeat, and the next driver says it of the one before.
+The heartbeat of a driver has its trouble with the disk, and the next driver repeats what the one before said last.
 Clock: epoch ms UTC of the driver's host.
 """
 
@@ -32,7 +32,7 @@ _TROUBLES = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT,
 _CANNOT = re.compile(r"cannot write: (.+), since (\S+)")
 _COULD_NOT = re.compile(r"could not write from (\S+) until (\S+): .+")
 BEFORE = "a driver before this one "
-"""Opening of what a driver says of the disk after another one, which ended before its work was done."""
+"""Opening of what a driver repeats of one that ended before its work was done."""
 
 
 class Work(StrEnum):
@@ -55,9 +55,7 @@ def at_once(write: Callable[[], T]) -> T:
 
 
 def trouble_of(error: BaseException) -> str | None:
-    """Returns the system's text if *error* says that the disk accepts no writes, or None if it is about
-    something else.
-    """
+    """Returns the system's text if *error* says that the disk accepts no writes, or None for any other error."""
     return _trouble_in(str(error))
 
 
@@ -170,7 +168,7 @@ class Disk:
             self.past = None
 
     def _tell(self, trouble: str) -> None:
-        # A query that cannot plan its next batch is no work yet, and waits until a batch is done.
+        # A query that cannot plan its next batch does no work yet: the trouble counts until a batch is done.
         self._waiting.add(getattr(self._thread, "work", Work.BATCH))
         if self.trouble is None:
             self._since = iso(self._clock())

@@ -1,7 +1,4 @@
-"""Writes Parquet files, and passes rows on as such files.
-
-There may be too many rows to write them twice, or to have them all in the driver's memory.
-"""
+"""Writes Parquet files, and passes rows on as such files if they are too many for memory, or to be written twice."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ AT_ONCE = 100_000
 COMPRESSED_FROM = 64 * 1_024
 """Bytes of a table in memory from which it is compressed.
 
-A smaller one is mostly descriptions of its columns, and compression would take longer than all else.
+A smaller table is mostly descriptions of its columns, and compression would take longer than all else.
 """
 SAMPLED = 1_000
 """So many rows are looked at to find out whether values of a column repeat."""
@@ -87,8 +84,8 @@ def lazy(rows: Rows) -> pl.LazyFrame:
 
 def _readable(path: str) -> str | IO[bytes]:
     """Returns what pyarrow reads the file at *path* from: the path, or in an object store the opened object."""
-    place = location(path)
-    return place.open("rb") if isinstance(place, ObjectPath) else path
+    at = location(path)
+    return at.open("rb") if isinstance(at, ObjectPath) else path
 
 
 def files_of(folder: Path, batch_id: int) -> list[Path]:
@@ -126,7 +123,7 @@ def write_parquet(path: Path, rows: pa.Table) -> int:
 
 
 def _with_dictionary(rows: pa.Table) -> list[str] | bool:
-    """Returns the columns of *rows* that are written with a dictionary; True for all of them."""
+    """Returns the columns of *rows* that are written with a dictionary, or True if all are."""
     # A dictionary of values that hardly repeat makes a file larger, and takes a quarter of the time to write it. Nested
     # columns have other names in a file.
     if rows.num_rows <= SAMPLED or any(pa.types.is_nested(kind) for kind in rows.schema.types):

@@ -67,7 +67,7 @@ def _package() -> dict[str, Path]:
 
 
 def _beside() -> Iterator[tuple[str, Path]]:
-    """Yields the files of the checkout that batch jobs read; a wheel has them in the package."""
+    """Yields the files of the checkout that batch jobs read; in a wheel they are part of the package."""
     if not IS_WHEEL:
         for suite in (CHECKOUT / "expectations").glob("*.json"):
             yield f"tidemark/checkout/expectations/{suite.name}", suite

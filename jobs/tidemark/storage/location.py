@@ -44,9 +44,9 @@ File systems give the inode of a removed folder to the next one, under another p
 def location(text: str | Path) -> Path:
     """Returns the path of *text*, local or in an object store.
 
-    In an object store it is `s3a://`, `s3://` or `gs://` with bucket and folder, or `abfss://` with
-    CONTAINER@ACCOUNT.dfs.core.windows.net and folder. Raises InvalidArgument for any other URL, and for a path that
-    delta-rs takes for another one.
+    The path in an object store is `s3a://`, `s3://` or `gs://` with bucket and folder, or `abfss://` with
+    CONTAINER@ACCOUNT.dfs.core.windows.net and folder. Raises InvalidArgument for any other URL, and for a local path
+    that delta-rs would read as another one.
 
     >>> str(location("s3://bucket/warehouse") / "streams")
     's3a://bucket/warehouse/streams'
@@ -60,7 +60,7 @@ def location(text: str | Path) -> Path:
         _refuse_encoded(text)
         return Path(text)
     bucket, *folders = [name for name in rest.split("/") if name] or [""]
-    own_scheme, form = STORES.get(scheme, (SCHEME, NAME))
+    path_scheme, form = STORES.get(scheme, (SCHEME, NAME))
     if scheme not in STORES or not form.fullmatch(bucket) or not all(map(NAME.fullmatch, folders)):
         msg = (
             "a place is a path of this machine, s3:// or gs:// with a bucket, or abfss:// with a container "
@@ -68,7 +68,7 @@ def location(text: str | Path) -> Path:
             f"got {text!r}"
         )
         raise InvalidArgument(msg)
-    return ObjectPath(own_scheme, bucket, *folders)
+    return ObjectPath(path_scheme, bucket, *folders)
 
 
 def _refuse_encoded(text: str) -> None:
@@ -207,18 +207,18 @@ def _sync_names(folder: Path) -> None:
 
     A failure is only logged: other processes may have seen the names already, so nobody can take them back.
     """
-    for place in (folder, *folder.absolute().parents):
+    for each in (folder, *folder.absolute().parents):
         try:
-            opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            opened = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
         except PermissionError:
             return  # a folder that this process may not list is older than the process
         try:
             status = os.fstat(opened)
-            seen = (place.absolute(), status.st_dev, status.st_ino)
+            seen = (each.absolute(), status.st_dev, status.st_ino)
             os.fsync(opened)
         except OSError as error:
             if seen not in _NAMED:
-                log.warning("%s: after a loss of power its newest files may be missing: %s", place, error)
+                log.warning("%s: after a loss of power its newest files may be missing: %s", each, error)
         finally:
             os.close(opened)
         if seen in _NAMED:

@@ -66,9 +66,7 @@ def open_lock(file: Path) -> int:
 
 
 def take_lock(lock: int, *, within_s: float) -> bool:
-    """Locks *lock* and writes the name of this process into it; returns False if another process holds
-    it *within_s*.
-    """
+    """Locks *lock* and writes the name of this process into it; returns False if another one holds it *within_s*."""
     deadline = time.monotonic() + within_s
     while True:
         try:

@@ -3,7 +3,7 @@
 How it works: an `ObjectPath` has the methods of `Path` for files. Python's other file functions (`open(path)`, `os`,
 `shutil`) refuse it: it is not a local file.
 Requirements: the store is consistent, and can refuse a PUT of an object that is there (`If-None-Match: *`).
-Configuration: the place of the store and the credentials come from the environment alone: AWS_ACCESS_KEY_ID,
+Configuration: the address of the store and the credentials come from the environment alone: AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION; for a store that is not Amazon's also AWS_ENDPOINT_URL, and
 AWS_ALLOW_HTTP=true without TLS. `tidemark.storage.store_settings` has the variables of all stores.
 Known limitation: only stores with the S3 interface were tested, not Google's and Azure's.
@@ -109,7 +109,7 @@ class ObjectPath(PosixPath):
         yield from (*folders, *objects)
 
     def folders(self) -> list[ObjectPath]:
-        """Returns the folders in this one with one request; to ask each path of `iterdir` would take one for each."""
+        """Returns the folders in this one with one request; `is_dir` of each path of `iterdir` would take one each."""
         return self._listed()[0]
 
     def _listed(self) -> tuple[list[ObjectPath], list[ObjectPath]]:
@@ -140,7 +140,7 @@ class ObjectPath(PosixPath):
                 yield path
 
     def rglob(self, pattern: str) -> Generator[ObjectPath, None, None]:
-        """Yields the objects below it whose name *pattern* matches."""
+        """Yields the objects below this folder whose name *pattern* matches."""
         # Spark leaves an object as the mark of a folder that it made; these are among them.
         with _file_errors(self):
             keys: list[str] = []
@@ -193,21 +193,18 @@ class ObjectPath(PosixPath):
             FileExistsError: another object is there.
             OSError: the store did not accept it.
         """
-        # The answer to a put may be lost; the client then sends it again, or gives up. So each put carries an id of
-        # its own, and an object with this id was put by this call.
-        own_id = uuid.uuid4().hex
+        # The answer to a put may be lost; the client then sends it again, or gives up. So each put carries an id, and
+        # an object with this id was put by this call.
+        put_id = uuid.uuid4().hex
         try:
             with _file_errors(self):
-                self._store.put(self._key, data, attributes={PUT_ID: own_id}, mode="create")
+                self._store.put(self._key, data, attributes={PUT_ID: put_id}, mode="create")
         except OSError:
-            if self._put_id() != own_id:
+            if self._put_id() != put_id:
                 raise
 
     def _put_id(self) -> str | None:
-        """Returns the id of the put that made the object.
-
-        None: it has none, or the store does not answer.
-        """
+        """Returns the id of the put that made the object, or None if it has none or the store does not answer."""
         # A store that does not answer proves nothing about who made the object.
         with suppress(OSError), _file_errors(self):
             return str(self._store.get(self._key).attributes.get(PUT_ID))
@@ -262,10 +259,7 @@ def _store(scheme: str, bucket: str) -> S3Store | GCSStore | AzureStore:
 
 @contextmanager
 def _file_errors(path: ObjectPath) -> Iterator[None]:
-    """Turns errors of the store into those of files.
-
-    They become FileExistsError, FileNotFoundError, else OSError.
-    """
+    """Turns errors of the store into FileExistsError, FileNotFoundError or OSError."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:

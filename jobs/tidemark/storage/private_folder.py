@@ -1,7 +1,4 @@
-"""Makes folders for temporary files of this process, which others cannot read.
-
-It also removes those of killed processes.
-"""
+"""Makes folders for temporary files of this process, which others cannot read, and removes those of killed ones."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from pathlib import Path
 def private_folder(prefix: str) -> Path:
     """Makes a folder of this user that ends with this process.
 
-    Folders of *prefix* whose processes were killed are removed: a process holds the lock of its folder while it lives.
+    Folders of *prefix* whose processes were killed are removed: nobody holds their locks any more.
     """
     _remove_unlocked(Path(tempfile.gettempdir()), prefix)
     while True:
@@ -28,10 +25,7 @@ def private_folder(prefix: str) -> Path:
 
 
 def _lock(folder: Path) -> int | None:
-    """Locks *folder*; returns the descriptor that holds the lock.
-
-    None if another process has the lock, or has removed the folder meanwhile.
-    """
+    """Locks *folder*; returns the descriptor that holds the lock, or None if another process has or removed it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

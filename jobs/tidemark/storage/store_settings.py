@@ -19,8 +19,8 @@ class StoreFields:
     """The fields of a connection to one kind of store.
 
     Attributes:
-        variables: the variable that has the field, by field.
-        identity: fields that name a user; those of the environment and of a connection are never mixed.
+        variables: the variable of the environment, by field.
+        identity: fields that identify a user; those of the environment and of a connection are never mixed.
         required: fields that a connection must have.
     """
 
@@ -62,24 +62,24 @@ SECRETS = frozenset({"password", "aws_session_token"})
 ALLOW_HTTP = {"AWS_ENDPOINT_URL": "AWS_ALLOW_HTTP"}
 
 
-def store_variables(place: ObjectPath, connection: str, fields: Mapping[str, Any]) -> dict[str, str | None]:
-    """Returns the variables for the store of *place*; None: to be unset.
+def store_variables(warehouse: ObjectPath, connection: str, fields: Mapping[str, Any]) -> dict[str, str | None]:
+    """Returns the values of the variables for the store of *warehouse*; a variable with None has to be unset.
 
     Args:
-        place: a warehouse.
+        warehouse: a warehouse in an object store.
         connection: the name of the connection, for messages.
         fields: its fields; None and "" count as absent. An address `http://` allows a store without TLS.
 
     Raises:
         InvalidArgument: a field is unknown, or a required one is missing. The message has no values.
     """
-    of_store = FIELDS[place.parts[0]]
+    of_store = FIELDS[warehouse.parts[0]]
     given = {field: str(value) for field, value in fields.items() if value not in (None, "")}
     if unknown := sorted(given.keys() - of_store.variables.keys()):
         msg = f"connection {connection}: unknown field {unknown[0]}; known: {', '.join(sorted(of_store.variables))}"
         raise InvalidArgument(msg)
     if missing := sorted(of_store.required - given.keys()):
-        msg = f"connection {connection}: {missing[0]} is missing; a store {place.parts[0]}// needs it"
+        msg = f"connection {connection}: {missing[0]} is missing; a store {warehouse.parts[0]}// needs it"
         raise InvalidArgument(msg)
     # A session token of the environment, for example, does not fit a key of the connection.
     unset: dict[str, str | None] = {of_store.variables[field]: None for field in of_store.identity - given.keys()}

@@ -1,8 +1,4 @@
-"""Finds the tables of a warehouse by name.
-
-A name stands for all Delta tables of that name. This module reads no rows: `query.sql` does so by DuckDB, and
-`query.spark` by Spark.
-"""
+"""Finds all Delta tables of a warehouse that have a name; `query.sql` and `query.spark` read their rows."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ def delta_tables(warehouse: Path, topology: str | None = None) -> Mapping[str, l
     A name has one path for each stream or topology that writes such a table. With *topology* only its tables are
     returned.
     """
-    # The topology may come from a query. A path or a pattern in its place must not match any folder.
+    # The topology may come from a query, where a path or a pattern would match other folders.
     if topology is not None and not WORD.fullmatch(topology):
         return {}
     layout, folder = Layout(warehouse), topology or "*"
@@ -67,9 +63,9 @@ def _has_commit(log: Path) -> bool:
 
 
 def changes_of(path: Path) -> Path | None:
-    """Returns the table of appended rows beside the table at *path*.
+    """Returns the table with appended rows that the table at *path* may not show yet.
 
-    The table at *path* may not show these rows yet. None: it keeps no current rows.
+    The result is None if the table at *path* keeps no current rows.
     """
     changes = path.with_name(f"{CHANGES_OF}{path.name}")
     return changes if is_table(changes) else None

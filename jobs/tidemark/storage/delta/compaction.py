@@ -39,7 +39,7 @@ from tidemark.storage.location import put_once
 from tidemark.storage.object_path import ObjectPath
 
 TRIES = 100
-"""Attempts at a commit; a stream makes fewer commits during one."""
+"""Attempts at a commit, more than a stream makes commits meanwhile."""
 AT_MOST = 1_000_000
 """Rows after which a new file is begun."""
 
@@ -50,8 +50,8 @@ PARTITION = "partition."
 class TableBusy(TidemarkError):
     """Raised when a table's files cannot be changed; nothing is changed.
 
-    Others changed the files meanwhile, or committed before each attempt, or the table needs more than these commits
-    have.
+    Others changed the files meanwhile, or committed before each attempt, or the table requires more of a commit than
+    this module writes.
     """
 
 
@@ -60,7 +60,7 @@ class DataFile:
     """A file of a table, as the log has it.
 
     Attributes:
-        place: its path relative to the table, which starts with the folder of its partition in a partitioned table.
+        relative_path: its path in the table, which starts with the folder of its partition in a partitioned table.
         bytes: its size.
         rows: the number of its rows; 0 if the log does not have it.
         written_at_ms: when its youngest row was written, epoch ms.
@@ -68,7 +68,7 @@ class DataFile:
         partition: names and values of the partition columns.
     """
 
-    place: str
+    relative_path: str
     bytes: int
     rows: int
     written_at_ms: int
@@ -78,12 +78,12 @@ class DataFile:
     @property
     def name(self) -> str:
         """The name in its folder, which no other file has."""
-        return Path(self.place).name
+        return Path(self.relative_path).name
 
     @property
     def folder(self) -> str:
         """The folder of its partition, relative to the table; `.` in a table without partitions."""
-        return str(Path(self.place).parent)
+        return str(Path(self.relative_path).parent)
 
 
 def files_of(path: Path) -> list[DataFile]:
@@ -98,9 +98,9 @@ def files_of(path: Path) -> list[DataFile]:
     )
     names = [column.removeprefix(PARTITION) for column in columns]
     files: list[DataFile] = []
-    for place, size, rows, written_at_ms, newest, *values in chosen.iter_rows():
+    for relative_path, size, rows, written_at_ms, newest, *values in chosen.iter_rows():
         partition = tuple(zip(names, values, strict=True))
-        files.append(DataFile(place, size, rows, written_at_ms, newest, partition))
+        files.append(DataFile(relative_path, size, rows, written_at_ms, newest, partition))
     return files
 
 
@@ -170,9 +170,9 @@ def _write_file(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> NewF
     partition = dict(like.partition)
     # Delta keeps the values of these columns in the log, not in the files.
     rows = rows.drop_columns(list(partition))
-    place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
-    size = write_parquet(path / place, rows)
-    made = replace(like, place=place, bytes=size, rows=rows.num_rows)
+    relative_path = str(Path(like.relative_path).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
+    size = write_parquet(path / relative_path, rows)
+    made = replace(like, relative_path=relative_path, bytes=size, rows=rows.num_rows)
     return NewFile(made, json.dumps(stats_of(pl.DataFrame(rows))))
 
 
@@ -217,7 +217,7 @@ def replace_files(
         raise
 
 
-def put_together(
+def merge_files(
     path: Path, files: Sequence[DataFile], *, prefix: str = "", check: Callable[[], None] = lambda: None
 ) -> None:
     """Merges *files* of one partition into fewer files, whose names begin with *prefix*; see `replace_files`."""
@@ -244,7 +244,7 @@ def mergeable_groups(files: Iterable[DataFile], *, weeks_until_ms: int = 0) -> I
 
 def _remove(path: Path, made: Iterable[NewFile]) -> None:
     for part in made:
-        (path / part.file.place).unlink(missing_ok=True)
+        (path / part.file.relative_path).unlink(missing_ok=True)
 
 
 def remove_files(path: Path, old: Sequence[DataFile]) -> None:
@@ -270,8 +270,8 @@ def _commit(
             msg = f"{path}: another writer changed {len(missing)} of {len(gone)} files meanwhile"
             raise TableBusy(msg)
         _refuse_what_is_not_known(path, table, old, data_change=data_change)
-        # With the description, unchanged: delta-rs refuses a commit that was begun before a new description. Without
-        # it two OPTIMIZE of the same files would leave their rows in the table twice.
+        # The commit repeats the description: delta-rs refuses a commit that was begun before a new description. Without
+        # that, two OPTIMIZE of the same files would leave their rows in the table twice.
         actions: list[Action] = [_commit_info(data_change=data_change), _description(table)]
         actions += map(_move_action, new)
         actions += [_remove_action(file, data_change=data_change) for file in old]
@@ -288,14 +288,12 @@ def _commit(
 
 
 def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile], *, data_change: bool) -> None:
-    """Raises TableBusy if *table* requires other actions in a commit than this module writes, or another
-    form of them.
-    """
+    """Raises TableBusy if *table* requires other actions of a commit than this module writes, or another form."""
     # The actions of this module name a file as the log does, and know text in partitions alone.
     for file in files:
         is_text = all(isinstance(value, str | None) for _, value in file.partition)
-        if not is_text or quote(file.place, safe="/=") != file.place:
-            msg = f"{path}: files not changed: the log has another form for {file.place} or its partition"
+        if not is_text or quote(file.relative_path, safe="/=") != file.relative_path:
+            msg = f"{path}: files not changed: the log has another form for {file.relative_path} or its partition"
             raise TableBusy(msg)
     requirements = Requirements.of(path, table)
     if data_change and requirements.properties.get(APPEND_ONLY) == "true":
@@ -315,7 +313,7 @@ def _commit_info(*, data_change: bool) -> dict[str, Any]:
             "operationParameters": {},
             "isBlindAppend": False,
             "engineInfo": "tidemark",
-            # By it a driver knows this commit for one of Tidemark's, see `OWN` in `tables`.
+            # By this key a driver recognises the commit as one of Tidemark's, see `OWN` in `tables`.
             "maintenance": "true",
             **WRITER,
         }
@@ -342,17 +340,22 @@ def _move_action(part: NewFile) -> Action:
     """Returns the action that adds a file whose rows are moved there from removed files."""
     file = part.file
     return add_action(
-        file.place, file.bytes, file.written_at_ms, part.stats, partition=dict(file.partition), data_change=False
+        file.relative_path,
+        file.bytes,
+        file.written_at_ms,
+        part.stats,
+        partition=dict(file.partition),
+        data_change=False,
     )
 
 
 def _remove_action(file: DataFile, *, data_change: bool) -> dict[str, Any]:
     return {
         "remove": {
-            "path": file.place,
+            "path": file.relative_path,
             "deletionTimestamp": wall_clock_ms(),
             "dataChange": data_change,
-            # By it Delta's readers know that partition and size are here, too.
+            # It tells Delta's readers that partition and size are here, too.
             "extendedFileMetadata": True,
             "partitionValues": dict(file.partition),
             "size": file.bytes,

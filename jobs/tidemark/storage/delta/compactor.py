@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemark.errors import Contradiction
-from tidemark.storage.delta.compaction import DataFile, TableBusy, files_of, mergeable_groups, put_together
+from tidemark.storage.delta.compaction import DataFile, TableBusy, files_of, merge_files, mergeable_groups
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED
 from tidemark.storage.object_path import ObjectPath
 
@@ -30,11 +30,9 @@ OUTPUTS_EVERY = 100
 Replaced files of an output stay for a day, and a reader that follows its commits reads each compaction, too.
 """
 FACTS_EVERY = 20
-"""The same number for a table of facts: it makes so many commits in ten minutes, one each `facts_every`."""
+"""The same number for a table of facts, which gets so many commits in ten minutes, one each `facts_every`."""
 SMALL_BYTES = 128 * 1_024
 """A larger file stays as it is: writing it again would cost more than it saves."""
-
-
 REPLACED_FOR_S = 900.0
 """Seconds for which files of facts stay after they were replaced.
 
@@ -98,10 +96,10 @@ class Compactor:
         path, commits = max(self._commits.items(), key=lambda item: item[1], default=(None, 0))
         if path is None or commits < self._every:
             return None
-        # A failed try counts as one: the next is as many commits later.
+        # The next try is as many commits later, also if this one fails.
         self._commits[path] = 0
         try:
-            return path if self._put_together(path) else None
+            return path if self._merge_small_files(path) else None
         except Contradiction:
             raise
         except TableBusy as busy:
@@ -117,17 +115,17 @@ class Compactor:
             with suppress(OSError):  # maintenance finds it later
                 file.unlink(missing_ok=True)
 
-    def _put_together(self, path: Path) -> bool:
+    def _merge_small_files(self, path: Path) -> bool:
         small = _small(files_of(path), self._every)
         if not small:
             return False
         # After the files were seen, so that rows of other writers are noticed before they are compacted.
         self._committer.open_anew(path)
-        put_together(path, small, check=self._committer.check_lease)
+        merge_files(path, small, check=self._committer.check_lease)
         # In an object store a removal is a request.
         if self._replaced_for_s is not None and not isinstance(path, ObjectPath):
-            self._replaced.extend((self._clock_s(), path / file.place) for file in small)
-        # The compaction was a commit of this driver, which the table has to know as its own.
+            self._replaced.extend((self._clock_s(), path / file.relative_path) for file in small)
+        # The compaction was a commit of this driver, not of another writer.
         self._committer.open_anew(path, own=1)
         return True
 

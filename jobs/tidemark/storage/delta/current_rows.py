@@ -30,9 +30,7 @@ CLOSED_UP_TO = "_closed_up_to"
 The column is set in one extra row of the batch, which has no other values.
 """
 NEWEST_MS = "_newest_ms"
-"""Column of new rows with the time of the newest record that each reflects (epoch ms); null in one that
-reflects none.
-"""
+"""Column of new rows with the time of the newest record that a row reflects, epoch ms, or null if it reflects none."""
 OF_REPLACING = frozenset({"deleted", SEEN_ONLY, SEEN_ANEW, CLOSED_UP_TO, NEWEST_MS})
 """Columns of new rows that say how they replace stored ones; the table itself does not have them."""
 AT_MOST = 1_000_000
@@ -54,16 +52,14 @@ class ClosedRows:
         return pa.scalar(self.up_to_ms, pa.timestamp("ms", "UTC")).cast(schema.field(self.column).type)
 
     def open_rows(self, schema: pa.Schema) -> pc.Expression:
-        """Returns the condition for rows of closed windows that are not yet marked as final, in a table
-        with *schema*.
-        """
+        """Returns the condition for rows of closed windows that a table with *schema* does not mark as final yet."""
         up_to = self.up_to(schema)
         return (pc.field(self.column) <= up_to) & ~pc.field(WINDOW_FINAL)
 
     def finished(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Returns *rows* with the rows of closed windows marked as final."""
         ends_ms = pl.col(self.column).dt.epoch("ms")
-        # Where it is not known whether a row is final, the mark is null, and stays null.
+        # The mark is null for a row of which it is not known whether it is final, and stays null.
         return rows.with_columns(pl.col(WINDOW_FINAL) | (ends_ms <= self.up_to_ms) & pl.col(WINDOW_FINAL).is_not_null())
 
 

@@ -25,10 +25,7 @@ RESTORE_TABLE = "restore its table from a backup; of a stream's table `tidemark 
 
 @contextmanager
 def naming_damage(tables: Callable[[], Iterable[Path]]) -> Iterator[None]:
-    """Inside the block an error becomes UnreadableFile, if it comes from a damaged table.
-
-    *tables* returns the paths of the tables that may have been read.
-    """
+    """Raises UnreadableFile in place of an error of the block if one of *tables*, which it may have read, is damaged."""
     try:
         yield
     except UnreadableFile:
@@ -41,9 +38,9 @@ def naming_damage(tables: Callable[[], Iterable[Path]]) -> Iterator[None]:
 
 
 def damage_of_table(path: Path) -> UnreadableFile | None:
-    """Returns what is damaged in the log of the local table at *path*, or in one of its data files.
+    """Returns what is damaged in the log of the local table at *path* or in its data files, or None if nothing is.
 
-    None if nothing is damaged, or there is no table. Data files are compared with the log by their sizes.
+    Data files are compared with the log by their sizes.
     """
     if isinstance(path, ObjectPath) or not (path / "_delta_log").is_dir():
         return None

@@ -27,10 +27,7 @@ BOUNDS = (
     *("batch_id", "finished_at", "decided_at", "beat_at", "window_end", "interval_start", "checked_at"),
     *("timestamp", "offset", "source_offset"),
 )
-"""Columns of instants or whole numbers that queries have conditions on.
-
-By the bounds in the log such conditions leave out files of large tables.
-"""
+"""Columns of instants or whole numbers on which queries have conditions: their bounds in the log leave files out."""
 READ = frozenset({"timestampNtz"})
 """Features of tables that a reader may ignore: the rows of a table are still those in its files."""
 TEXT = PrimitiveType("string")
@@ -61,8 +58,8 @@ def open_to_read(path: Path, snapshot: Snapshot | None = None) -> DeltaTable | S
 
 def frame_of(table: DeltaTable | Snapshot) -> pl.LazyFrame:
     """Returns the rows of *table*, as `open_to_read` has opened it, as an unread frame."""
-    # Polars reads a few files in a quarter of the time that it takes through Arrow's datasets. Of many, those have the
-    # bounds by which most are left out.
+    # Polars reads a few files in a quarter of the time that it takes through Arrow's datasets. Of many files, datasets
+    # have the bounds by which most are left out.
     if not isinstance(table, Snapshot):
         return pl.scan_pyarrow_dataset(dataset_of(table))
     folder = table.path.absolute()
@@ -104,7 +101,7 @@ def properties_of(table: DeltaTable | Snapshot) -> Mapping[str, str]:
 
 
 def local_folder(table: DeltaTable) -> Path | None:
-    """Returns the folder of *table*; None in an object store."""
+    """Returns the folder of *table*, or None if it is in an object store."""
     return path_of_url(table.table_uri) if urlsplit(table.table_uri).scheme == "file" else None
 
 
@@ -115,12 +112,12 @@ def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     if isinstance(table, Snapshot):
         folder = fs.SubTreeFileSystem(str(table.path.absolute()), fs.LocalFileSystem())
         return _dataset(table.data_files, schema_of(table), folder, {})
-    place = local_folder(table)
-    if place is None:
+    local = local_folder(table)
+    if local is None:
         return table.to_pyarrow_dataset()
     # Arrow reads local files itself. In the file system of delta-rs its threads need the interpreter lock, which a
     # thread of DuckDB may hold while it waits for them: a deadlock. For an object store there is no other way.
-    filesystem = fs.SubTreeFileSystem(str(place), fs.LocalFileSystem())
+    filesystem = fs.SubTreeFileSystem(str(local), fs.LocalFileSystem())
     files = _plain_files(table, urlsplit(table.table_uri).path)
     if files is None:
         return table.to_pyarrow_dataset(filesystem=filesystem)
@@ -136,7 +133,7 @@ def _dataset(
 
     *within* has, by file, a condition that all of its rows fulfil.
     """
-    # Most readers of one process need no dataset, and to import what makes them takes as long as to read ten tables.
+    # Most processes need no dataset, and the import takes as long as reading ten tables.
     import pyarrow.dataset as ds
 
     form = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))

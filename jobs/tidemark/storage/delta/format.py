@@ -41,7 +41,7 @@ class OtherFormat(TidemarkError):
 
 @dataclass(frozen=True)
 class Stamp:
-    """A format, and the version that wrote it first; None where a table does not name the version."""
+    """A format, and the version that wrote it first, or None if a table does not name the version."""
 
     format: int
     tidemark: str | None
@@ -69,14 +69,14 @@ class Stamp:
 
 
 def table_stamp(table: DeltaTable) -> Stamp | None:
-    """Returns the stamp of an open *table*; None where it has none."""
+    """Returns the stamp of an open *table*, or None if it has none."""
     properties = table.metadata().configuration
     number = properties.get(TABLE_FORMAT)
     return None if number is None else Stamp(int(number), properties.get(TABLE_VERSION))
 
 
 def warehouse_stamp(warehouse: Path) -> Stamp | None:
-    """Returns the stamp of *warehouse*; None before anything was written to it.
+    """Returns the stamp of *warehouse*, or None if nothing was written to it yet.
 
     Raises:
         UnreadableFile: the file of the stamp is damaged.

@@ -58,13 +58,13 @@ HOP_LOG = "interval 7 days"
 The driver that writes the table removes the commits that all readers have read (stream/read/hop_log.py).
 """
 SHORT_LOG = "interval 10 minutes"
-"""For tables without readers of single commits.
+"""For tables of which nobody reads single commits.
 
 delta-rs lists the whole log at each commit, which takes 3 ms for 1,000 commits.
 """
 LOG = "delta.logRetentionDuration"
 FRESH_S = 300.0
-"""For so many seconds after a look at the log no newer commit is removed: each is kept for ten minutes at least."""
+"""So long after a look at the log all later commits are still there: logs keep commits for ten minutes at least."""
 TRIES = 10
 """Most commits of others that a driver skips between two of its own commits; each takes a request or two."""
 
@@ -145,7 +145,7 @@ class TableLog:
 
     @property
     def newest_batch(self) -> int:
-        """The newest committed batch; -1 before the first."""
+        """The newest committed batch, or -1 before the first."""
         version = self._known_version
         if version != self._asked_at:  # delta-rs reads files of the log for each answer
             newest = self.table.transaction_version(self._app_id)
@@ -210,7 +210,7 @@ class TableLog:
             "timestamp": now_ms,
             "operation": "WRITE",
             "operationParameters": {"mode": "Append"},
-            # It depends on no rows of the table, so commits of others need not conflict with it.
+            # An append depends on no rows of the table, so commits of others need not conflict with it.
             "isBlindAppend": True,
             "engineInfo": "tidemark",
             **noted,
@@ -231,8 +231,8 @@ class TableLog:
             actions = [json.loads(line) for line in lines if line]
         except FileNotFoundError:
             actions = [{}]  # removed meanwhile: the empty action makes the check below refuse it
-        own = any(action.get("txn", {}).get("appId") == self._app_id for action in actions)
-        if own or not all(action.keys() <= OF_FILES and action for action in actions):
+        is_ours = any(action.get("txn", {}).get("appId") == self._app_id for action in actions)
+        if is_ours or not all(action.keys() <= OF_FILES and action for action in actions):
             msg = f"{self._path}: version {version} of others changed more than files"
             raise CommitFailedError(msg)
         self._appended_to, self._seen_s = version, since_boot_s()
@@ -258,7 +258,7 @@ def add_file(table: Path, file: File) -> Action:
 
 
 def add_action(
-    place: str,
+    relative_path: str,
     size: int,
     written_at_ms: int,
     stats: str,
@@ -269,7 +269,7 @@ def add_action(
     """Returns the action that adds a file.
 
     Args:
-        place: its path in the table.
+        relative_path: its path in the table.
         size: bytes.
         written_at_ms: time of its youngest row, epoch ms.
         stats: its statistics (JSON).
@@ -277,7 +277,7 @@ def add_action(
         data_change: False if its rows were in other files before.
     """
     content = {"size": size, "modificationTime": written_at_ms, "dataChange": data_change, "stats": stats}
-    return {"add": {"path": place, "partitionValues": dict(partition), **content}}
+    return {"add": {"path": relative_path, "partitionValues": dict(partition), **content}}
 
 
 def commit_file(table: Path, version: int) -> Path:

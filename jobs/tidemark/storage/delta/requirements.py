@@ -119,7 +119,7 @@ class Requirements:
     features: tuple[str, ...]
     properties: Mapping[str, str]
     schema: str = '{"fields": []}'
-    """Its columns, Delta's JSON; none of a table that only `description` can read."""
+    """Its columns as Delta's JSON; none if only `description` can read the table."""
 
     @classmethod
     def of(cls, path: Path, table: DeltaTable | Snapshot) -> Requirements:

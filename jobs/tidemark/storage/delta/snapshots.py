@@ -2,8 +2,8 @@
 
 Purpose: delta-rs and DuckDB's extension need 15 ms of CPU for a log of 60 commits, and DuckDB reads it twice for each
 query; this needs 1.5 ms.
-How it works: the newest checkpoint and the commits after it give the files. There is no snapshot here of tables that
-require more of their readers, and of damaged logs: callers use delta-rs or DuckDB's extension for those.
+How it works: the newest checkpoint and the commits after it give the files. Tables that require more of their readers,
+and damaged logs, have no snapshot: for those callers use delta-rs or DuckDB's extension.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Snapshot:
         return self.number
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Returns the newest batch of *app_id*; None if it has committed none."""
+        """Returns the newest batch of *app_id*, or None if it has committed none."""
         return self.transactions.get(app_id)
 
     @property
@@ -181,9 +181,9 @@ def versions_in_log(path: Path) -> list[int]:
 
 
 class LogFile(NamedTuple):
-    """A file of a Delta log.
+    """A file of a Delta log, told from the file of the same name in a log that was made anew.
 
-    That of a table made anew is another one. `inode` is 0 in object stores, and `written_ns` is epoch ns.
+    `inode` is 0 in object stores, and `written_ns` is epoch ns.
     """
 
     name: str
@@ -214,7 +214,7 @@ def log_file(path: Path, name: str) -> LogFile:
 
 @dataclass(frozen=True)
 class ReadLog:
-    """A log up to its file `newest`, with the `snapshot` after it (None: delta-rs has to read the table)."""
+    """A log up to its file `newest`, with the `snapshot` after it, or None if delta-rs has to read the table."""
 
     newest: LogFile
     snapshot: Snapshot | None = None

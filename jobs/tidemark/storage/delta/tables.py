@@ -1,7 +1,4 @@
-"""Writes a driver's tables through delta-rs, each batch once.
-
-Each commit carries its batch as a transaction of Delta's log.
-"""
+"""Writes a driver's tables through delta-rs, each batch once, because a commit carries its batch as a transaction."""
 
 from __future__ import annotations
 
@@ -61,10 +58,10 @@ from tidemark.storage.object_path import ObjectPath
 
 SETTINGS = {"delta.enableDeletionVectors": "false"}  # not every reader of the tables knows them
 KEEPS_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
-"""After a commit makes a due checkpoint, and removes nothing.
+"""After a commit delta-rs makes a due checkpoint, and removes nothing.
 
-The search for expired commits takes another 12 ms for 1,000 commits each time. The process that opens the table after
-a checkpoint does it.
+The search for expired commits would take another 12 ms for 1,000 commits each time. The process that opens the table
+after a checkpoint does it.
 """
 HISTORY = 100
 """So many of the newest commits are searched for commits of others."""
@@ -86,14 +83,11 @@ PUTS_ROWS = frozenset(
 )
 """Operations in a Delta log that put rows into a table."""
 OWN = frozenset({"batch_id", "maintenance"})
-"""Keys of which each commit of Tidemark's with rows has one.
-
-Such a commit puts rows into a table, or into other files of it.
-"""
+"""Keys of which each commit of Tidemark has one that adds rows, or moves them into other files."""
 NEEDED, SUPERSEDED = "needed-", "superseded-"
-"""Prefixes of the names of files that `maintenance/` made.
+"""Prefixes of the names of files that `maintenance/` made: of rows that stay at any age, and of superseded rows.
 
-Their rows are those that stay at any age (maintenance/live_rows.py), and those that are superseded.
+See maintenance/live_rows.py.
 """
 
 WRITTEN = WriterProperties(compression="ZSTD")
@@ -548,7 +542,7 @@ class Committer:
 
         Args:
             path: a table with current rows.
-            rows: new rows, of which the last per *key* counts; a row that is `deleted` removes its key. None: only
+            rows: new rows, of which the last per *key* counts; a row that is `deleted` removes its key. None if only
                 windows are closed.
             batch_id: the batch of the commit.
             key: columns that identify a row.
@@ -580,7 +574,7 @@ class Committer:
         return self._once(path, batch_id, replace, reads=True)
 
     def newest(self, path: Path) -> int | None:
-        """Returns the newest committed batch at *path*; None before the first."""
+        """Returns the newest committed batch at *path*, or None before the first."""
         return DeltaTable(str(path)).transaction_version(self._app_id(path))
 
     def noted(self, path: Path, batch_id: int, note: str) -> str | None:
@@ -726,14 +720,14 @@ class Committer:
         """
         used = file_names(DeltaTable(str(path)))
         unused = [file for file in path.glob("*.parquet") if file.name not in used]
-        own_files: list[Path] = []
+        ours: list[Path] = []
         for file in unused:
             # The time of writing is asked first: it costs no look into the file.
             if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id:
-                own_files.append(file)
+                ours.append(file)
         # After the listing: a driver that takes the lease later has not written any of these files.
         self.check_lease()
-        for file in own_files:
+        for file in ours:
             file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
@@ -758,24 +752,24 @@ def _newest_batch_in(file: Path) -> int | None:
     except (pa.ArrowInvalid, FileNotFoundError):  # another process is writing it, or VACUUM has just removed it
         return None
     # Parquet numbers its columns; a nested one has several numbers.
-    paths = [footer.schema.column(place).path for place in range(footer.num_columns)]
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
     if "batch_id" not in paths:
         return None
-    place = paths.index("batch_id")
-    bounds = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+    number = paths.index("batch_id")
+    bounds = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
     return max((of_group.max for of_group in bounds if of_group), default=None)
 
 
 def _remove_actions(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
     """Yields the actions that remove the files with *names* from *table*."""
     files = pl.DataFrame(table.get_add_actions(flatten=True)).select("path", "size_bytes")
-    for place, size in files.iter_rows():
-        if Path(place).name in names:
-            yield RemoveAction(place, True, wall_clock_ms(), size, {})  # noqa: FBT003
+    for path, size in files.iter_rows():
+        if Path(path).name in names:
+            yield RemoveAction(path, True, wall_clock_ms(), size, {})  # noqa: FBT003
 
 
 def _add_action(table: Path, file: File) -> AddAction:
     """Returns the action of `add_file` in the form of delta-rs."""
     added = add_file(table, file)["add"]
-    place, written_at_ms = added["path"], added["modificationTime"]
-    return AddAction(place, added["size"], added["partitionValues"], written_at_ms, True, added["stats"])  # noqa: FBT003
+    path, written_at_ms = added["path"], added["modificationTime"]
+    return AddAction(path, added["size"], added["partitionValues"], written_at_ms, True, added["stats"])  # noqa: FBT003

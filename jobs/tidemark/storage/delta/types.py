@@ -89,9 +89,7 @@ def type_text(kind: Any) -> str:
 
 
 def type_changes(table: str, stored: str, declared: pa.Schema) -> list[ChangedMeaning]:
-    """Returns the columns of *table* that are *declared* with another type than in *stored*, its schema
-    (Delta's JSON).
-    """
+    """Returns the columns of *table* that are *declared* with another type than in its *stored* schema (JSON)."""
     was, now = _types(stored), _types(Schema.from_arrow(declared).to_json())
     changed = [name for name in within(now, was) if was[name] != now[name]]
     return [ChangedMeaning(f"column {name} of the table {table}", was[name], now[name]) for name in changed]
