@@ -18,7 +18,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def session(archive: str) -> SparkSession:
-    """A session as drivers have it, whose JVM writes *archive*."""
+    """Returns a session like that of a driver, whose JVM writes *archive*."""
     lines = (PROJECT / "docker" / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
     pairs = (line.strip().partition(" ") for line in lines if line.strip() and not line.startswith("#"))
     settings = {key: value.strip() for key, _, value in pairs}

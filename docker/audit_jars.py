@@ -59,11 +59,11 @@ class Module(NamedTuple):
 
     @property
     def purl(self) -> str:
-        """Its address as a package."""
+        """The address of the module as a package."""
         return f"pkg:maven/{self.group}/{self.name}@{self.version}"
 
     def component(self) -> dict[str, Any]:
-        """Returns it as a component of CycloneDX."""
+        """Returns the module as a component of CycloneDX."""
         coordinates = {"group": self.group, "purl": self.purl} if self.group else {}
         return {"type": "library", "name": self.name, "version": self.version, **coordinates}
 
@@ -76,10 +76,10 @@ class Jar(NamedTuple):
     merged: list[Module]
 
     def component(self) -> dict[str, Any]:
-        """Returns it as a component of CycloneDX, with its hash."""
+        """Returns the jar as a component of CycloneDX, with its hash."""
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
-        place = {"name": "tidemark:file", "value": "/".join(self.path.parts[-2:])}
-        extra = {"hashes": [{"alg": "SHA-256", "content": digest}], "properties": [place]}
+        file = {"name": "tidemark:file", "value": "/".join(self.path.parts[-2:])}
+        extra = {"hashes": [{"alg": "SHA-256", "content": digest}], "properties": [file]}
         merged = {"components": [module.component() for module in self.merged]} if self.merged else {}
         return {**self.module.component(), **extra, **merged}
 
@@ -97,14 +97,14 @@ def modules_in(path: Path) -> Iterator[Module]:
 def jar_of(path: Path, resolved: Iterable[Module]) -> Jar:
     """Returns the jar *path*, which may be one of the *resolved* modules."""
     named = sorted(set(modules_in(path)))
-    # The file of a classifier has it behind the version.
-    own = [
+    # The name of a file may have a classifier behind the version.
+    matching = [
         module
         for module in (*resolved, *named)
         if re.match(rf"{re.escape(f'{module.name}-{module.version}')}\b", path.stem)
     ]
-    if own:
-        return Jar(path, own[0], [module for module in named if module not in own])
+    if matching:
+        return Jar(path, matching[0], [module for module in named if module not in matching])
     parts = NAME.fullmatch(path.name)
     name, version = (parts["name"], parts["version"]) if parts else (path.stem, "")
     return Jar(path, Module(GROUPS.get(name, ""), name, version), named)
@@ -123,8 +123,8 @@ def vulnerabilities(purls: list[str], service: str) -> dict[str, list[str]]:
     """Returns the ids that *service* knows, by purl.
 
     Raises:
-        OSError: it does not answer.
-        ValueError: its answer has another form.
+        OSError: the service does not answer.
+        ValueError: the answer has another form.
     """
     found: dict[str, list[str]] = {}
     for start in range(0, len(purls), BATCH):

@@ -12,7 +12,7 @@ TIMEOUT_S = 5
 
 
 def main(url: str, key: str, value: str) -> int:
-    """0 or 1, and what was found instead."""
+    """Returns the exit status; writes what was found instead of *value*."""
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
         found: Any = reduce(lambda part, name: part[name], key.split("."), json.load(answer))
     if found == value:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def make_secrets(folder: Path) -> None:
-    """All that containers ask for under /run/secrets."""
+    """Makes all secrets that containers look for under /run/secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     database = _kept(folder / "postgres_password", secrets.token_urlsafe(24))
     _kept(folder / "airflow_database", f"postgresql+psycopg2://airflow:{database}@postgres/airflow")
@@ -28,7 +28,7 @@ def make_secrets(folder: Path) -> None:
 
 
 def _kept(file: Path, made: str) -> str:
-    """What *file* says; *made* where there was none."""
+    """Returns the content of *file*, which gets the text *made* if there is no such file."""
     if not file.exists():
         file.touch(mode=0o444)
         file.chmod(0o644)

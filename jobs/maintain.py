@@ -14,7 +14,7 @@ from operator import itemgetter
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.clock import wall_clock_ms
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
-from tidemark.maintenance.sizes import Size, TablePlace, sizes
+from tidemark.maintenance.sizes import Size, WrittenTable, sizes
 from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -58,20 +58,20 @@ def run(
 
 
 def _record_sizes(
-    layout: Layout, topology: Topology, before: Mapping[TablePlace, Size], now_ms: int
+    layout: Layout, topology: Topology, before: Mapping[WrittenTable, Size], now_ms: int
 ) -> list[dict[str, object]]:
     """Appends sizes, now and *before*, to `maintenance`; returns the rows."""
-    rows = [_row(place, size, before) for place, size in sizes(layout, topology).items()]
+    rows = [_row(table, size, before) for table, size in sizes(layout, topology).items()]
     path = layout.report_table(topology.name, MAINTENANCE.name)
     create(path, arrow_schema(MAINTENANCE), description=MAINTENANCE.row)
     append(path, rows_of(MAINTENANCE, rows, topology=topology.name, started_at=now_ms))
     return rows
 
 
-def _row(place: TablePlace, size: Size, before: Mapping[TablePlace, Size]) -> dict[str, object]:
-    was = before.get(place, Size(0, 0, 0, 0, 0))
+def _row(table: WrittenTable, size: Size, before: Mapping[WrittenTable, Size]) -> dict[str, object]:
+    was = before.get(table, Size(0, 0, 0, 0, 0))
     earlier = {"files_before": was.files, "bytes_before": was.bytes, "rows_before": was.rows}
-    return {**place._asdict(), **size._asdict(), **earlier}
+    return {**table._asdict(), **size._asdict(), **earlier}
 
 
 if __name__ == "__main__":

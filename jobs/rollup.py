@@ -73,7 +73,7 @@ def run(
     Args:
         layout: the warehouse.
         topology: the topology's name.
-        interval: hours to roll up again, finish clock; None rolls up the new facts alone.
+        interval: hours to roll up again, finish clock, or None for the new facts alone.
         topology_outline: the topology's paths and their SLAs.
         spark_above: rows of facts of an hour in a sub-topology above which Spark counts them.
 
@@ -96,10 +96,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Job:
-    """Rolls up *topology* hour by hour.
-
-    The rows of one hour are in memory together, and one commit replaces them.
-    """
+    """Rolls up *topology* hour by hour; the rows of an hour are in memory together, and one commit replaces them."""
 
     layout: Layout
     topology: str
@@ -108,7 +105,6 @@ class _Job:
 
     @property
     def path(self) -> Path:
-        """The place of the rollup."""
         return self.layout.report_table(self.topology, LATENCY_ROLLUP.name)
 
     def replace(
@@ -119,9 +115,8 @@ class _Job:
         The commit marks all of *read_facts* as read. Raises InvalidArgument if minutes whose facts are gone are
         *requested* for.
         """
-        rollup = open_report(
-            LATENCY_ROLLUP, self.path
-        )  # before the facts: then no rows that it replaces were made from newer ones
+        # Opened before the facts are read, so that no rows that it replaces were made from newer facts.
+        rollup = open_report(LATENCY_ROLLUP, self.path)
         facts = facts_of(self.layout, self.topology)
         hour = Interval(minutes_ms[0], minutes_ms[0] + 1).widened(Grain.HOUR)
         minutes = join_intervals(minutes_ms, Grain.MINUTE)
@@ -132,7 +127,7 @@ class _Job:
             minutes = join_intervals(set(minutes_ms) - set(gone), Grain.MINUTE)
         new = in_scopes(tasks.filter(starts_in(minutes)), self.outline.paths)
         rows = latencies(by_grain(new, rows_to_keep(stored, hour, minutes)), self.outline)
-        # They are in the same commit as the rows: facts are counted once, however often a run dies.
+        # The marks are in the same commit as the rows: facts are counted once, however often a run dies.
         marks: dict[str, int] = {}
         for part in read_facts:
             marks |= part.marks(rollup, facts)
@@ -141,10 +136,7 @@ class _Job:
 
 
 def _day_condition(hour: Interval) -> pl.Expr:
-    """Returns the condition of rows that a rollup of *hour* reads.
-
-    These are the minutes of *hour*, and the hours of its day.
-    """
+    """Returns the condition of rows that a rollup of *hour* reads: the minutes of *hour*, and the hours of its day."""
     starts = {Grain.MINUTE: hour, Grain.HOUR: hour.widened(Grain.DAY)}
     grain = pl.col("grain")
     conditions = [(grain == of.value) & lies_in("interval_start", span) for of, span in starts.items()]
@@ -152,10 +144,7 @@ def _day_condition(hour: Interval) -> pl.Expr:
 
 
 def _replaced_predicate(minutes: Sequence[Interval], hour: Interval) -> str:
-    """Returns the predicate (SQL) of the rows that a rollup replaces.
-
-    It is a rollup of *minutes* of *hour*.
-    """
+    """Returns the predicate (SQL) of the rows that a rollup of *minutes* of *hour* replaces."""
     starts = {Grain.MINUTE: minutes, Grain.HOUR: [hour], Grain.DAY: [hour.widened(Grain.DAY)]}
     conditions: list[str] = []
     for grain, spans in starts.items():

@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PLACES = {
+_MODULES = {
     "OneRunPerInterval": "operators.assets",
     "complete_table": "operators.assets",
     "refuse_mistakes": "dags.mistakes",
@@ -26,8 +26,8 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     """Imports *name* from its module."""
-    if name not in _PLACES:
+    if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     # Only when it is used: every part of Airflow imports this package for its plugins.
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

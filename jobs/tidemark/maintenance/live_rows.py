@@ -1,10 +1,9 @@
-"""Finds the rows that people ask for however old they are.
+"""Finds the rows that people ask for however old they are: the newest of a key, and when a key was last seen.
 
-These are the newest row of a key, and when a key was last seen. The other rows are superseded, and go when they are
-old. No driver reads either: it has its state in files of its own.
+All other rows are superseded, and go when they are old. A driver needs neither, because it has its state in files.
 
-What is true here stays true: a superseded row is never needed again. The rows are those of all batches up to one that
-was carried out whole, without rows that were superseded before.
+A superseded row is never needed again. The rows that are looked at are those of all batches up to one that was carried
+out whole, without rows that were superseded before.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ class NeededRows:
 
 
 def is_newest(rows: pl.DataFrame, key: Sequence[str], order: Sequence[str]) -> pl.Series:
-    """Returns True for each of *rows* that is its key's newest.
-
-    *key* and *order* are columns; *order* says which row is newer.
+    """Returns True for each of *rows* that is the newest of its key, by the columns *order*.
 
     >>> rows = pl.DataFrame({"key": ["a", "b", "a"], "batch_id": [2, 1, 1]})
     >>> is_newest(rows, ["key"], ["batch_id"]).to_list()
@@ -49,9 +46,9 @@ def needed_states(progress: StreamProgress, rows: pl.DataFrame) -> pl.Series:
     waits = pl.repeat(value=False, n=rows.height, eager=True)
     for source, reached in progress.inputs.items():
         for number, part in reached.partitions.items():
-            # In each partition they begin with the first record that was not sent on.
-            from_there = rows["source_offset"] >= part.done_until_offset
-            waits |= (rows["operator"] == source) & (rows["source_partition"] == number) & from_there
+            # Waiting records of a partition begin with the first that was not sent on.
+            was_not_sent = rows["source_offset"] >= part.done_until_offset
+            waits |= (rows["operator"] == source) & (rows["source_partition"] == number) & was_not_sent
     return pl.select(pl.when(rows["kind"] == HELD_RECORD).then(waits).otherwise(exists)).to_series()
 
 
@@ -61,10 +58,7 @@ def needed_partitions(rows: pl.DataFrame) -> pl.Series:
 
 
 def needed_of_hop(repartition: Repartition, rows: pl.DataFrame) -> pl.Series:
-    """Marks in rows of a hop the newest update of each id.
-
-    All *rows* were read.
-    """
+    """Marks in *rows* of a hop, which all readers have read, the newest update of each id."""
     # A new reader begins with the newest updates. Without an id the rows are a stream, of which it needs none.
     if not repartition.id:
         return pl.repeat(value=False, n=rows.height, eager=True)
@@ -78,11 +72,11 @@ def needed_changes(rows: pl.DataFrame, sub: SubTopology, states: pl.DataFrame) -
     # The row with the latest record time may be another one.
     newest |= is_newest(rows, ["operator", "key"], ["timestamp", "batch_id", "seq"])
     for operator in sub.operators:
-        is_own = rows["operator"] == operator.name
         if operator.windows:
+            of_others = rows["operator"] != operator.name
             # A key with a window is needed only while its window is open, and then its state is among *states*.
             open_ = states.filter(pl.col("operator") == operator.name)["key"]
-            newest &= ~is_own | rows["key"].is_in(open_.implode())
+            newest &= of_others | rows["key"].is_in(open_.implode())
     return newest
 
 

@@ -18,8 +18,8 @@ class ReachedBatch:
     """The progress of a stream.
 
     Attributes:
-        done: the newest batch that is in all tables; -1: none.
-        progress: that of the newest decided batch.
+        done: the newest batch that is in all tables, or -1 if there is none.
+        progress: the progress with the newest decided batch.
         decided_at_ms: when that batch was written down, epoch ms.
     """
 
@@ -33,16 +33,13 @@ class ReachedBatch:
         return self.done < self.progress.batch_id
 
     def read_of(self, hop_source: str) -> int:
-        """Returns the first batch of the upstream that *hop_source* has not read.
-
-        *hop_source* is the reading end of a hop.
-        """
+        """Returns the first batch of the upstream that *hop_source*, the reading end of a hop, has not read."""
         partitions = self.progress.inputs.get(hop_source, InputProgress()).partitions
         return partitions.get(0, PartitionProgress()).until_offset
 
 
 def read_progress(stream: Stream) -> ReachedBatch | None:
-    """Returns the progress of *stream*; None before its first batch."""
+    """Returns the progress of *stream*, or None before its first batch."""
     batches, home = stream.home / BATCHES.name, stream.control / "journal"
     if not home.is_dir() or not is_table(batches):
         return None

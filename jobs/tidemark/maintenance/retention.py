@@ -43,9 +43,9 @@ class RetainedTable:
 
     Attributes:
         path: its folder.
-        retention_ms: how long its rows are kept; None: for ever.
-        needed: finds the rows that are never deleted.
-        before_batch: with *needed*, rows of this batch and later ones are kept.
+        retention_ms: how long its rows are kept, or None if they are kept for ever.
+        needed: finds the rows that are never deleted, if there are such rows.
+        before_batch: rows of this batch and later ones are not looked at by *needed*, and are kept.
     """
 
     path: Path
@@ -60,10 +60,7 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
 
 
 def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
-    """Yields the tables of *stream*, which has reached *at*.
-
-    Tables of which old rows are queried come last.
-    """
+    """Yields the tables of *stream*, which has reached *at*; those of which old rows are queried come last."""
     retention, done = stream.topology.retention, at.done
     handled = {CHANGES.name, STATE_CHANGES.name, SUPPRESSED.name, PARTITION_BATCHES.name}
     for table in TABLES.values():
@@ -122,5 +119,5 @@ def _needed_suppressed(stream: Stream, rows: pl.DataFrame) -> pl.Series:
 def _read_by_all(stream: Stream, repartition: Repartition) -> int:
     """Returns the first batch that not every reader of *repartition* has read."""
     # A hop whose reader never ran keeps all rows.
-    come = [(read_progress(reader), operator) for reader, operator in readers(stream, repartition.name)]
-    return min((at.read_of(operator.name) if at else 0 for at, operator in come), default=0)
+    reached = [(read_progress(reader), operator) for reader, operator in readers(stream, repartition.name)]
+    return min((at.read_of(operator.name) if at else 0 for at, operator in reached), default=0)

@@ -15,18 +15,17 @@ from tidemark.storage.delta.compaction import files_of
 from tidemark.stream.write.declared import table_names
 
 
-class TablePlace(NamedTuple):
-    """A table, and the sub-topology that writes it (None: batch jobs)."""
+class WrittenTable(NamedTuple):
+    """A table, and the sub-topology that writes it, or None if batch jobs do."""
 
     sub_topology: str | None
     table: str
 
 
 class Size(NamedTuple):
-    """Files, bytes and rows of a table.
+    """The number of data files that a table names, their bytes and rows, and the number of other files.
 
-    `files`, `bytes` and `rows` are of the data files that the table names. `log_files` are those of its log.
-    `unused_files` are data files that it does not name.
+    `log_files` are those of its log, and `unused_files` data files that the table does not name.
     """
 
     files: int
@@ -36,17 +35,17 @@ class Size(NamedTuple):
     unused_files: int
 
 
-def sizes(layout: Layout, topology: Topology) -> dict[TablePlace, Size]:
+def sizes(layout: Layout, topology: Topology) -> dict[WrittenTable, Size]:
     """Returns the size of each table of *topology* that exists."""
-    return {place: _size(path) for place, path in _tables(layout, topology) if DeltaTable.is_deltatable(str(path))}
+    return {table: _size(path) for table, path in _tables(layout, topology) if DeltaTable.is_deltatable(str(path))}
 
 
-def _tables(layout: Layout, topology: Topology) -> Iterator[tuple[TablePlace, Path]]:
+def _tables(layout: Layout, topology: Topology) -> Iterator[tuple[WrittenTable, Path]]:
     for sub in topology.sub_topologies:
         for name in table_names(sub):
-            yield TablePlace(sub.name, name), layout.stream_table(topology.name, sub.name, name)
+            yield WrittenTable(sub.name, name), layout.stream_table(topology.name, sub.name, name)
     for path in report_tables(layout, topology.name):
-        yield TablePlace(None, path.name), path
+        yield WrittenTable(None, path.name), path
 
 
 def _size(path: Path) -> Size:

@@ -4,13 +4,13 @@ Old rows go, small files become large ones, unused files are removed. So a strea
 commits as fast as a young one.
 
 How it works, table by table: files whose youngest row is older than the retention go as a whole. Files that were
-written long enough ago are put together, those of one UTC day into one, and later those of a week. Where people ask for
-the newest row of a key, however old, rows are parted instead: needed rows go into files of their own, the others into
-files named SUPERSEDED. The retention takes only the latter.
+written long enough ago are merged, those of one UTC day into one, and later those of a week. In tables of which people
+ask for the newest row of a key, however old, rows are separated instead: needed rows go into files named NEEDED, the
+others into files named SUPERSEDED. The retention removes only the latter.
 
-Others that write meanwhile: a stream, which is never kept from committing; another maintenance; an analyst. A table
-that they changed is read again, up to TRIES times, and otherwise left for the next run. A maintenance that is killed
-leaves files that no table names. They go when they are old enough.
+A stream, another maintenance or an analyst may write meanwhile, and no commit of a stream is ever delayed. A table that
+they changed is read again, up to TRIES times, and otherwise left for the next run. A maintenance that is killed leaves
+files that no table names; they go when they are old enough.
 
 Known limitation: two OPTIMIZEs by delta-rs at once give a table its rows twice; delta-rs does not notice.
 """
@@ -62,19 +62,16 @@ from tidemark.stream.startup.soundness import findings
 log = logging.getLogger("tidemark.maintain")
 
 CLOSED_AFTER_MS = 3_600_000
-"""Age at which a file is closed.
-
-It may then be put together with others.
-"""
+"""Age from which on a file is closed, and may be merged with others."""
 TRIES = 3
 LEAST_WEEKS = 4
-"""Rows that are kept for so many weeks are put together by weeks, and may stay a week longer."""
+"""Files whose rows are kept for so many weeks are merged by weeks, and their rows may stay a week longer."""
 _KEPT = (INCIDENTS, ALERTS, DELIVERIES, DECISIONS, PUBLISHED_INTERVALS)
 KEPT = {each.name for each in _KEPT}
 """Reports without a retention.
 
-An open incident may be older than any, nothing computes decisions of people again, and an interval that is not known
-to be published would be published again.
+An open incident may be older than any retention, nothing computes decisions of people again, and an interval that is
+not known to be published would be published again.
 """
 
 
@@ -108,36 +105,38 @@ def maintain_reports(
 
 
 def _maintain(table: RetainedTable, *, now_ms: int, closed_after_ms: int) -> None:
-    """Removes and joins files of *table* until nothing is left to do."""
+    """Removes and merges files of *table* until nothing is left to do."""
     for _ in range(TRIES):
         try:
             # Each step changes the files, so they are listed anew.
-            while do := _next(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
-                do()
+            while step := _next_step(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
+                step()
         except TableBusy as busy:
             log.info("%s", busy)
         else:
             return
 
 
-def _next(table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms: int) -> Callable[[], None] | None:
-    """Returns the next step for *table*, None if there is none.
+def _next_step(
+    table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms: int
+) -> Callable[[], None] | None:
+    """Returns the next step for *table* with its *files*, or None if nothing is left to do.
 
-    *files* are those of the table. Files that were written before *until_ms* are closed.
+    Files that were written before *until_ms* are closed.
     """
     # Old files go first, so that their rows are not written again before that.
     if old := _too_old(table, files, now_ms):
         return partial(remove_files, table.path, old)
     closed = [file for file in files if file.written_at_ms < until_ms]
     if table.needed and (mixed := _mixed_files(table, closed)):
-        return partial(_part, table, table.needed, mixed)
+        return partial(_separate, table, table.needed, mixed)
     if small := _small(table, closed, weeks_until_ms=now_ms - DAY_MS if _keeps_weeks(table) else 0):
         return partial(merge_files, table.path, small, prefix=_prefix(table))
     return None
 
 
 def _too_old(table: RetainedTable, files: Sequence[DataFile], now_ms: int) -> list[DataFile]:
-    """Returns the files that may go."""
+    """Returns the files whose rows are all older than the retention."""
     if table.retention_ms is None:
         return []
     before_ms = now_ms - table.retention_ms
@@ -147,18 +146,18 @@ def _too_old(table: RetainedTable, files: Sequence[DataFile], now_ms: int) -> li
 
 
 def _mixed_files(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
-    """Returns the files whose rows are to be parted."""
+    """Returns the files that may have both needed and superseded rows."""
     files: list[DataFile] = []
     for file in closed:
         is_done = file.newest_batch is not None and file.newest_batch < table.before_batch
         if is_done and not file.name.startswith(SUPERSEDED):
             files.append(file)
-    # No new file was written since the rows were parted last.
+    # If all are NEEDED, no file was written since the rows were separated last.
     return [] if all(file.name.startswith(NEEDED) for file in files) else files
 
 
-def _part(table: RetainedTable, needed: NeededRows, files: Sequence[DataFile]) -> None:
-    """Parts the rows of *files* that are *needed* from the others."""
+def _separate(table: RetainedTable, needed: NeededRows, files: Sequence[DataFile]) -> None:
+    """Writes the rows of *files* that are *needed* and the others into different files."""
     # First the columns that decide, of all files together; the whole rows are then read and written file by file.
     keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
     is_needed = needed.of(keys).fill_null(value=True)  # a row without a key stays: none supersedes it
@@ -178,10 +177,7 @@ def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterato
 
 
 def _prefix(table: RetainedTable) -> str:
-    """Returns the prefix of the names of files that are put together.
-
-    Where rows are parted, only superseded ones are put together.
-    """
+    """Returns the prefix of the names of files that are merged: of tables with needed rows only superseded ones."""
     return SUPERSEDED if table.needed else ""
 
 
@@ -191,9 +187,9 @@ def _keeps_weeks(table: RetainedTable) -> bool:
 
 
 def _small(table: RetainedTable, closed: Sequence[DataFile], *, weeks_until_ms: int) -> list[DataFile]:
-    """Returns two or more small files that are alike, or none.
+    """Returns two or more small files that can be merged into one of about AT_MOST rows, or none.
 
-    Together they have about AT_MOST rows. Weeks that were over at *weeks_until_ms* have one file.
+    Files of a week that was over at *weeks_until_ms* are merged into one.
     """
     small: list[DataFile] = []
     for file in closed:

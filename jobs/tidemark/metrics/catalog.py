@@ -36,12 +36,12 @@ class Metric:
     """A metric.
 
     Attributes:
-        name: it ends with the unit.
+        name: its name, which ends with the unit.
         type: gauge, counter, histogram or state set.
-        labels: the first is `topology`.
+        labels: its labels, of which the first is `topology`.
         source: the tables that it comes from, for docs/metrics.md.
         meaning: what it says.
-        rank: metrics come in this order. If a topology has too many series, those of the last ones are left out.
+        rank: its position. If a topology has too many series, those of the last metrics are left out.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The unit: seconds or ratio; empty for numbers."""
+        """The unit, seconds or ratio, or empty for numbers."""
         unit = self.name.rpartition("_")[2]
         return unit if unit in {"seconds", "ratio"} else ""
 
@@ -68,9 +68,9 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 class Sample(NamedTuple):
     """A value of a metric with the values of its labels.
 
-    A state set has a dictionary of states as its value, and a histogram counts by upper edge (s) with the sum (s). An
-    age is counted from *age_of_ms*, and a value is left out after *until_ms*, epoch ms. *since_s* is when a counter
-    began, epoch s.
+    The value of a state set is a dictionary of states; that of a histogram has counts by upper edge (s), and the sum
+    (s). *since_s* is when a counter began, epoch s. The value of an age is the time since *age_of_ms*. A value is left
+    out after *until_ms*, epoch ms.
     """
 
     metric: str
@@ -86,7 +86,7 @@ class Sample(NamedTuple):
 
     @property
     def series(self) -> int:
-        """The number of series in OpenMetrics, with those of the beginning."""
+        """The number of series in OpenMetrics, including those that say when a counter began."""
         match metrics()[self.metric].type:
             case MetricType.STATESET:
                 return len(self.value)
@@ -106,11 +106,11 @@ class MetricGroup:
     """Metrics that come from the same tables.
 
     Attributes:
-        name: of the group.
-        metrics: their declarations.
+        name: the name of the group.
+        metrics: the declarations of the metrics.
         needs: the tables. The samples are kept until one of them changes.
         samples: yields the values for a topology.
-        every_scrape: True if they also follow from what is in no table, such as a silence.
+        every_scrape: True if the values also follow from what is in no table, such as a silence.
     """
 
     name: str

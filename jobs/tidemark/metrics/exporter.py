@@ -3,7 +3,7 @@
 Values come from Delta tables and control folders only; no process has to run beside the streams. Counters begin with an
 hour (UTC) of the drivers' finish clock, so every exporter of a warehouse has the same values, and its restart changes
 none. Prometheus takes the new hour for a restart of the counter.
-Clock: the one of this process, for ages and lags; that of the drivers for latencies.
+Clock: this process's for ages and lags, the drivers' for latencies.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FAMILIES: Mapping[MetricType, Callable[..., Any]] = MappingProxyType(
 class Exporter(Collector):
     """Collects the metrics of *topologies* in the warehouse of *layout*.
 
-    *topologies* returns those that exist now. It is safe for several threads. A topology that cannot be read has
+    *topologies* returns those that exist now. Several threads may use one exporter. A topology that cannot be read has
     `tidemark_readable` 0 and hides no other. *clock* returns epoch ms.
     """
 
@@ -79,10 +79,7 @@ class Exporter(Collector):
         return some
 
     def samples(self) -> list[Sample]:
-        """Returns the samples of all topologies.
-
-        A topology has at most MOST_SERIES series.
-        """
+        """Returns the samples of all topologies, at most MOST_SERIES series of each."""
         with self._lock:
             now_ms = self._clock()
             return [sample for topology in self._topologies() for sample in self._of(topology, now_ms)]

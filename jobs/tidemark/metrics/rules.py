@@ -52,19 +52,19 @@ def _rule(
 
 def _of_topology(topology: Topology) -> Iterator[dict[str, Any]]:
     """Yields the rules that every topology has."""
-    own = f"topology={_text(topology.name)}"
+    matcher = f"topology={_text(topology.name)}"
     labels = {"topology": topology.name, "severity": Severity.CRITICAL.value}
-    stopped = f'tidemark_stream_state{{{own},tidemark_stream_state=~"failed|dead|stuck"}} == 1'
+    stopped = f'tidemark_stream_state{{{matcher},tidemark_stream_state=~"failed|dead|stuck"}} == 1'
     yield _rule(
         "TidemarkStreamStopped", stopped, "1m", labels,
         "the stream {{ $labels.sub_topology }} is {{ $labels.tidemark_stream_state }}",
     )  # fmt: skip
-    unreadable = f"tidemark_readable{{{own}}} == 0 or absent(tidemark_readable{{{own}}})"
+    unreadable = f"tidemark_readable{{{matcher}}} == 0 or absent(tidemark_readable{{{matcher}}})"
     yield _rule("TidemarkUnreadable", unreadable, "5m", labels, "there are no metrics of the topology")
     overdue_s = OVERDUE_CHECKS * topology.check_every_ms / 1000
-    overdue = f"tidemark_check_age_seconds{{{own}}} > {overdue_s:g}"
+    overdue = f"tidemark_check_age_seconds{{{matcher}}} > {overdue_s:g}"
     yield _rule("TidemarkCheckOverdue", overdue, "1m", labels, "SLAs are not checked any more")
-    dropped = f"tidemark_dropped_series{{{own}}} > 0"
+    dropped = f"tidemark_dropped_series{{{matcher}}} > 0"
     warning = labels | {"severity": Severity.WARNING.value}
     yield _rule("TidemarkSeriesDropped", dropped, "5m", warning, "the topology has too many series; some are left out")
 
@@ -82,16 +82,16 @@ def _of_sla(topology: Topology, spec: SlaSpec) -> Iterator[dict[str, Any]]:
         if limit_ms is not None:
             expression = f"{_value(topology, spec)} >= {limit_ms / 1000:.15g}"
             if level == 1 and levels[-1][0] == 2:
-                # The alert of the error takes the place of that of the warning.
+                # From the limit of the error on, its alert replaces that of the warning.
                 expression += f" < {(levels[-1][2] or 0) / 1000:.15g}"
             finding = f"it is {for_people(round(limit_ms))} or more"
         yield _rule("TidemarkSla", expression, wait, labels, f"{spec.measure} of {spec.subject}: {finding}", **more)
 
 
 def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
-    """Yields levels of `tidemark_sla_level` with their severity.
+    """Yields levels of `tidemark_sla_level` with their severity, and the limit (ms) with which Prometheus compares.
 
-    The third part is the limit that Prometheus compares itself, ms; None: it compares the level.
+    Without a limit Prometheus compares the level itself.
     """
     limits = spec.limits
     # Prometheus does not know what excuses a subject, when rows are merged, or how many records a percentile has.
@@ -111,13 +111,13 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
 
 
 def _percentile(spec: SlaSpec) -> str | None:
-    """Returns the label of the latencies that *spec* limits; None: there are no such metrics."""
+    """Returns the label of the latencies that *spec* limits, or None if no metric has them."""
     names = (name for name, quantile in PERCENTILES.items() if quantile == spec.measure.quantile)
     return next(names, None) if spec.measure.is_latency else None
 
 
 def _verdicts(spec: SlaSpec) -> tuple[bool, bool]:
-    """Returns if a check can warn of *spec*, and if it can find it broken."""
+    """Returns whether a check can warn of *spec*, and whether it can find *spec* broken."""
     match spec.limits:
         case Sla(warn_after_ms=warn, error_after_ms=error):
             # A table that was never loaded, and one that is ahead of the clock, break an SLA that has only a warning.
@@ -136,10 +136,10 @@ def _value(topology: Topology, spec: SlaSpec) -> str:
     """Returns the expression of the length, s, that *spec* limits."""
     if spec.measure is WATERMARK_LAG:
         is_sub = spec.subject in {sub.name for sub in topology.sub_topologies}
-        place = {"topology": topology.name, "sub_topology" if is_sub else "source": spec.subject}
-        return f"max(tidemark_watermark_lag_seconds{{{_matchers(place)}}})"
-    place = {"topology": topology.name, "operator": spec.subject, "percentile": str(_percentile(spec))}
-    return f"tidemark_recent_latency_seconds{{{_matchers(place)}}}"
+        labels = {"topology": topology.name, "sub_topology" if is_sub else "source": spec.subject}
+        return f"max(tidemark_watermark_lag_seconds{{{_matchers(labels)}}})"
+    labels = {"topology": topology.name, "operator": spec.subject, "percentile": str(_percentile(spec))}
+    return f"tidemark_recent_latency_seconds{{{_matchers(labels)}}}"
 
 
 def _matchers(labels: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Pushes a span for each batch, by OTLP over HTTP.
 
 Spans follow from the rows of `batches`. So no driver waits for a collector, and a span that is pushed twice is the
-same. It links to the spans whose records the batch read: of topics by headers `traceparent`, of hops by the batches
+same. A span links to those whose records the batch read: for topics by headers `traceparent`, for hops by the batches
 that `partition_batches` has as offsets.
 Clock: the drivers'.
 """
@@ -42,10 +42,9 @@ NS_OF_MS = 1_000_000
 
 
 class SpanPusher:
-    """Pushes the spans of *topologies* with `traces` to *url*.
+    """Pushes the spans of *topologies* with `traces` to *url*, for example http://collector:4318/v1/traces.
 
-    For example http://collector:4318/v1/traces. The environment variables of OpenTelemetry's exporter hold. *clock*
-    returns epoch ms.
+    The environment variables of OpenTelemetry's exporter apply. *clock* returns epoch ms.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class SpanPusher:
     def push(self) -> bool:
         """Pushes the spans of new batches; returns False if any were refused.
 
-        These and later ones of their stream wait for the next push.
+        Refused spans, and later ones of their stream, wait for the next push.
         """
         are_taken = True
         for topology in self._topologies():
@@ -70,11 +69,11 @@ class SpanPusher:
         return are_taken
 
     def _push_stream(self, topology: Topology, sub: SubTopology) -> bool:
-        place = topology.name, sub.name
-        batches = self._batches(*place)
-        if place in self._pushed:
+        stream = topology.name, sub.name
+        batches = self._batches(*stream)
+        if stream in self._pushed:
             # A stream that was reset counts its batches from 0 again, at later decision times.
-            decided_at, number = self._pushed[place]
+            decided_at, number = self._pushed[stream]
             is_later, is_equal = pl.col("decided_at") > decided_at, pl.col("decided_at") == decided_at
             batches = batches.filter(is_later | (is_equal & (pl.col("batch_id") > number)))
         if batches.is_empty():  # spans of its upstreams, up to an hour of rows, are not needed
@@ -83,7 +82,7 @@ class SpanPusher:
         for piece in batches.iter_slices(MOST_SPANS):
             if self._otlp.export([*_spans(topology, sub, piece, links)]) is not SpanExportResult.SUCCESS:
                 return False
-            self._pushed[place] = piece["decided_at"][-1], piece["batch_id"][-1]
+            self._pushed[stream] = piece["decided_at"][-1], piece["batch_id"][-1]
         return True
 
     def _batches(self, topology: str, sub: str) -> pl.DataFrame:
@@ -138,10 +137,7 @@ def _spans(
 
 
 def _span(row: Mapping[str, Any]) -> SpanId:
-    """Returns the span of a row of `batches`.
-
-    Its decision time is in epoch ms.
-    """
+    """Returns the span of a row of `batches` with the decision time in epoch ms."""
     writer = f"{row['topology']}/{row['sub_topology']}"
     return span_of_batch(writer, row["epoch"], row["batch_id"], row["decided_at"])
 

@@ -27,7 +27,7 @@ PUBLISHED = "tidemark_published"
 def attach_script(home: Path) -> str:
     """Returns SQL that gives another DuckDB access to the tables that the warehouse *home* has now.
 
-    Paths of tables are relative to the variable `warehouse`, so the script still works after the folder was moved.
+    Paths of tables are relative to the variable `warehouse`, so that the script works after the folder was moved.
 
     Raises:
         InvalidArgument: the warehouse is in an object store.
@@ -37,7 +37,7 @@ def attach_script(home: Path) -> str:
     selects = selects_of(tables, lambda path: _from_variable(path.relative_to(folder)))
     macros = [f"CREATE {word}" for word in SPARKS_WORDS]
     views_of_tables = [f"CREATE VIEW {identifier(name)} AS\n{select()}" for name, select in selects.items()]
-    # DuckDB's extension for Delta is that of the installed package, so the script needs no download.
+    # The script loads DuckDB's extension for Delta from an installed package, and downloads nothing.
     settings = [f"LOAD {literal(extension_file())}", UTC, _set_variable(folder, tables)]
     return _SCRIPT_HEAD + ";\n".join([*settings, *macros, *views_of_tables, ""])
 

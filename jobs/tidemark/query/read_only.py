@@ -24,7 +24,7 @@ OF_ARGUMENTS = frozenset(
 DO_MORE = frozenset({"json_serialize_plan", "write_blob", "write_log"})
 """Scalar functions that write, or open a path. tests/delta/test_read_only.py calls all functions that DuckDB has."""
 NO_FILE = re.compile(r"[\w $-]+")
-"""Names that DuckDB never reads as files. For others it looks for a file, if there is no table of the name."""
+"""Names that DuckDB never reads as files. For any other name without a table it looks for a file."""
 PARSED = """
     SELECT json_extract_string(parsed, '$.error_type'), json_array_length(parsed, '$.statements'),
            json_extract_string(parsed, '$..function_name'),
@@ -49,7 +49,7 @@ def check(connection: duckdb.DuckDBPyConnection, text: str, tables: Iterable[str
     """
     error, statements, functions, calls, table_functions, *names = _parsed(connection, text)
     if error == "parser":
-        connection.extract_statements(text)  # raises an error with the place of the mistake
+        connection.extract_statements(text)  # raises an error that shows the mistake
     # SELECT is the only statement that DuckDB can write as JSON.
     if statements != 1 or calls != len(table_functions):
         remedy = "start it with SELECT, WITH, FROM, DESCRIBE, or EXPLAIN without options"

@@ -34,15 +34,15 @@ def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
     names = {path: re.sub(r"[.-]", "_", "__".join(of_path)) for path, of_path in parts.items()}
     for name, count in Counter(name.lower() for name in names.values()).items():
         if count > 1:
-            places = ", ".join(str(path) for path, other in names.items() if other.lower() == name)
-            msg = f"{places} would both be the table {name} of the catalog; rename a topology or a query"
+            alike = ", ".join(str(path) for path, other in names.items() if other.lower() == name)
+            msg = f"{alike} would both be the table {name} of the catalog; rename a topology or a query"
             raise InvalidArgument(msg)
     if not names:
         raise no_tables(layout.warehouse)
     return names
 
 
-def place_of(path: Path) -> str:
+def location_of(path: Path) -> str:
     """Returns the absolute path or the URL of a table."""
     return str(path if "://" in str(path) else path.absolute())
 

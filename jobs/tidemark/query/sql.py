@@ -306,9 +306,7 @@ def _select_of_table(name: str, paths: Sequence[Path], read: Callable[[Path], st
 
 
 def _current(path: Path, read: Callable[[Path], str]) -> str:
-    """Returns the SQL that reads the table at *path*; one with current rows includes the rows that are
-    not merged yet.
-    """
+    """Returns the SQL that reads the table at *path*, with current rows that are not merged yet."""
     changes = changes_of(path)
     if changes is None:
         return read(path)
@@ -324,10 +322,9 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
 
 
 def rows_in_files(snapshot: Snapshot, *, by_name: bool = True) -> str | None:
-    """Returns the SQL that reads the files of *snapshot*.
+    """Returns the SQL that reads the files of *snapshot*, or None if DuckDB has to read the table by its log.
 
-    None if there are more than MOST_FILES, or DuckDB alone cannot read them because of a file's name or a column's
-    type.
+    It has to if there are more than MOST_FILES, and because of some names of files and types of columns.
 
     Args:
         snapshot: a version of a local table.
@@ -438,9 +435,9 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
 
 def _connect(home: Path, memory: str, *, reads_logs: bool = False) -> duckdb.DuckDBPyConnection:
     """Returns a new connection, which alone sees the views made in it."""
-    places = (home, home) if isinstance(home, ObjectPath) else (home.absolute(), home.resolve())
+    paths = (home, home) if isinstance(home, ObjectPath) else (home.absolute(), home.resolve())
     with _ONE_AT_A_TIME:
-        connection = _database(*places, memory, reads_logs=reads_logs).cursor()
+        connection = _database(*paths, memory, reads_logs=reads_logs).cursor()
     for word in SPARKS_WORDS:
         connection.execute(f"CREATE TEMP {word}")
     return connection

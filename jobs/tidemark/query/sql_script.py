@@ -12,7 +12,7 @@ from pathlib import Path
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
-from tidemark.query.spark_views import external_names, identifier, place_of, union_of
+from tidemark.query.spark_views import external_names, identifier, location_of, union_of
 from tidemark.query.views import views
 from tidemark.selection import names_in
 from tidemark.storage.warehouse import delta_tables
@@ -28,7 +28,7 @@ def script(layout: Layout, *, schema: str, catalog: str | None = None) -> str:
     Args:
         layout: paths of the warehouse.
         schema: the schema for tables and views, which is created.
-        catalog: the catalog that has the schema; None for the session's.
+        catalog: the catalog that has the schema, or None for the session's catalog.
 
     Raises:
         InvalidArgument: the warehouse has no tables, or two that would have one name.
@@ -39,10 +39,10 @@ def script(layout: Layout, *, schema: str, catalog: str | None = None) -> str:
     if taken := sorted(shown & {*external.values()}):
         msg = f"{', '.join(taken)}: the table of a stream and a view would have one name; rename the sink's table"
         raise InvalidArgument(msg)
-    place = ".".join(map(identifier, filter(None, (catalog, schema))))
+    full_name = ".".join(map(identifier, filter(None, (catalog, schema))))
     # A view keeps the time zone of the session that made it, and the hours of views are UTC.
-    statements = ["SET TIME ZONE 'UTC'", f"CREATE SCHEMA IF NOT EXISTS {place}", f"USE {place}"]
-    # Only the place is registered: columns are those of Delta's log, when the table is read.
+    statements = ["SET TIME ZONE 'UTC'", f"CREATE SCHEMA IF NOT EXISTS {full_name}", f"USE {full_name}"]
+    # Only the location is registered: columns are those of Delta's log, when the table is read.
     for path, name in external.items():
         statements.append(
             f"CREATE TABLE IF NOT EXISTS {identifier(name)} USING DELTA LOCATION {_literal(_location(path))}"
@@ -67,7 +67,7 @@ def _union(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> st
 
 
 def _for_trino(external: Mapping[Path, str], schema: str) -> Iterator[str]:
-    """Yields comments with a call for each table. Trino has no part in the tests."""
+    """Yields comments with a call for each table. No test runs them in Trino."""
     yield f"-- The same tables in Trino (not tried), with a catalog `{TRINO_CATALOG}` that permits register_table:"
     for path, name in external.items():
         arguments = {"schema_name": schema, "table_name": name, "table_location": _location(path)}
@@ -76,8 +76,8 @@ def _for_trino(external: Mapping[Path, str], schema: str) -> Iterator[str]:
 
 
 def _location(path: Path) -> str:
-    """Returns the URL of a table: for a path without a scheme Spark looks in its default file system."""
-    location = place_of(path)
+    """Returns the URL of a table: without a scheme Spark would look in its default file system."""
+    location = location_of(path)
     return location if "://" in location else f"file://{location}"
 
 

@@ -11,10 +11,9 @@ PARTS = ("streams", "reports", "sla_check", "decisions", "completeness")
 
 
 def topology_dags(*parts: str) -> dict[str, DAG]:
-    """Makes the DAGs of each usable topology; returns them by id.
+    """Makes the DAGs of each usable topology, and returns them by id; Airflow finds them in a DAG file by itself.
 
-    Airflow finds them by itself. A topology that cannot be used has none; `refuse_mistakes` shows
-    why.
+    A topology that cannot be used has none, and `refuse_mistakes` shows why.
 
     Args:
         parts: the parts of the work; without any, all of PARTS.

@@ -1,7 +1,4 @@
-"""Decides when reports run.
-
-The first one runs soon after a start, and those of a day run after those of its hours.
-"""
+"""Decides when reports run: the first one soon after a start, and that of a day after those of its hours."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ RUNS_WAIT = "run_after" in signature(DagRunTriggerException).parameters
 
 
 class FirstReport(BaseOperator):
-    """Triggers a run of *reports* SOON after a start of streams.
+    """Triggers a run of *reports* SOON after a start of streams, about the hour of that time.
 
-    The run is about the hour of that time. The operator ends at once: the run waits for its time. In Airflow 3.2 the
-    operator waits, in the triggerer. The rows and the page of the whole hour replace those of this report. With the
-    param `first_report` false it triggers nothing.
+    The operator ends at once, because the run waits for its time; in Airflow 3.2 the operator waits, in the triggerer.
+    The rows and the page of the whole hour replace those of this report. With the param `first_report` false nothing is
+    triggered.
     """
 
     def __init__(self, *, reports: str, **kwargs: Any) -> None:
@@ -47,8 +44,8 @@ class FirstReport(BaseOperator):
         due = _due(context)
         hour = due.replace(minute=0, second=0, microsecond=0)
         at: dict[str, Any] = {"run_after": due} if RUNS_WAIT else {}
-        # This is what Airflow's TriggerDagRunOperator raises. For the operator itself every parser of DAGs would import
-        # 14 modules.
+        # Airflow's TriggerDagRunOperator raises this, too. For the operator every parser of DAGs would import 14
+        # modules.
         raise DagRunTriggerException(
             trigger_dag_id=self.reports,
             dag_run_id=f"first__{due.isoformat()}",
@@ -77,7 +74,7 @@ class HourlyReportSensor(BaseSensorOperator):
     """
 
     def __init__(self, *, hourly: str, **kwargs: Any) -> None:
-        # In this mode it holds no slot of a worker while it waits.
+        # In this mode the sensor holds no slot of a worker while it waits.
         super().__init__(mode="reschedule", timeout=timedelta(hours=6), **kwargs)
         self.hourly = hourly
 

@@ -12,8 +12,8 @@ from tidemark_airflow.operators import sla
 def refuse_mistakes() -> None:
     """Raises InvalidSpec with the mistakes of all topologies, SLAs and channels.
 
-    In a DAG file of its own this becomes an import error in Airflow. It has no DAG: an import error removes all DAGs of
-    its file. The others leave such a topology out.
+    Called in a DAG file without DAGs, this becomes an import error in Airflow, which removes all DAGs of its file. The
+    other files leave out a topology that cannot be used.
     """
     usable = settings.topologies_and_jobs().values()
     # A file that cannot be used may have SLAs, too: it is known by its name alone.

@@ -1,7 +1,4 @@
-"""The DAGs that roll up latencies, find critical paths, judge suites and keep tables small.
-
-There are two per topology: one for every hour, and one for the day.
-"""
+"""The two DAGs of each topology, hourly and daily, for rollups, critical paths, suites and small tables."""
 
 from __future__ import annotations
 
@@ -62,10 +59,7 @@ def interval() -> dict[str, Param]:
 
 
 def ends(hours: int) -> list[str]:
-    """Returns the arguments of an interval.
-
-    A run without a logical date has no data interval, and covers *hours* until it was triggered.
-    """
+    """Returns the arguments for the data interval of a run, or without one for the *hours* until it was triggered."""
     since = f"dag_run.run_after - macros.timedelta(hours={hours})"
     start = f"data_interval_start if data_interval_start is defined else {since}"
     end = "data_interval_end if data_interval_end is defined else dag_run.run_after"

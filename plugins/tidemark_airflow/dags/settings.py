@@ -15,22 +15,16 @@ from tidemark.model.slas.sla_spec import topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
 
 TOPOLOGIES, SLAS = Project.here().topologies, Project.here().slas
-# A template, for a task to look up. A DAG file would look the variable up each time it is parsed.
+# Templates, which a task fills in. A DAG file would look a variable up each time it is parsed.
 WAREHOUSE = "{{ var.value.tidemark_warehouse }}"
 BOOTSTRAP = "{{ var.value.get('tidemark_bootstrap', '') }}"
 
 SINCE = os.environ.get("TIDEMARK_SINCE", "2026-01-01T00:00:00Z")
-"""No schedule covers earlier times.
-
-The embedded Airflow sets the time of its setup.
-"""
+"""No schedule covers earlier times. The Airflow of `tidemark up` sets the time of its setup."""
 
 
 def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
-    """Returns the DAG of *topology* for one *part* of the work.
-
-    Parts are streams, reports, and so on. `{name}` in *doc* is the topology's name.
-    """
+    """Returns the DAG of *topology* for one *part* of the work, such as streams; `{name}` in *doc* is the topology."""
     return DAG(
         f"tidemark_{topology.name}_{part}",
         tags=["tidemark", topology.name, part],
@@ -45,7 +39,7 @@ def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
 
 def instant(otherwise: str) -> Param:
     """Returns a param for an instant; empty means *otherwise*."""
-    # A new one each time, since a param of Airflow holds its value.
+    # Not shared by DAGs, since a param of Airflow holds its value.
     return Param(None, type=["null", "string"], format="date-time", description=f"ISO 8601; empty: {otherwise}")
 
 

@@ -1,6 +1,6 @@
-"""The DAGs that tell people of incidents, and check SLAs for an instant on request.
+"""The DAG of each topology that tells people of incidents, and checks SLAs for an instant on request.
 
-There is one per topology. The checker asks for its runs: see `tidemark_airflow.operators.checks`.
+The checker asks for its runs: see `tidemark_airflow.operators.checks`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AT_ONCE = 3
 BEFORE_SUITES = 10
 """Priority of what tells people, above that of reports and suites."""
 TELLING_HANGS_AFTER = timedelta(minutes=15)
-"""Longer than the 10 minutes that a channel waits for another run."""
+"""Time limit of tasks that tell, longer than the 10 minutes that a channel waits for another run."""
 
 
 def make() -> Iterator[DAG]:

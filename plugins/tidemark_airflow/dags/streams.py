@@ -21,10 +21,7 @@ Runs the streams of the topology `{name}`, one task each, until they are drained
 * **slow** makes operators sleep after each batch, `OPERATOR=MS`, for example to break an SLA on purpose.
 """
 BEFORE_OTHERS = 1_000
-"""Priority of streams, which get the next free slot.
-
-A task of another DAG has the number of the tasks after it as its priority.
-"""
+"""Priority of streams, which get the next free slot: that of other tasks is the number of the tasks after them."""
 PAIR = {"type": "string", "pattern": r"^\w+=\d+$"}
 
 

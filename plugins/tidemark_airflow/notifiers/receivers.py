@@ -33,7 +33,7 @@ MOST_WAIT_S = 30.0
 BUSY = frozenset({429, 503})
 """Statuses after which a receiver may accept the same request."""
 MOST_CHARACTERS = 300
-"""Length of the part of an answer that an error has."""
+"""An error has so many characters of an answer."""
 
 
 class ReceiverRefused(TidemarkError):
@@ -65,7 +65,7 @@ class PagerDutyNotifier(ReceiverNotifier):
     """Sends an event to PagerDuty's Events API v2.
 
     The password of *connection* is the integration key. Its host is that of the API, such as
-    `https://events.eu.pagerduty.com`; default: that of the United States.
+    `https://events.eu.pagerduty.com`, by default that of the United States.
     """
 
     def send_to(self, connection: Connection, alert: AlertMessage, texts: Mapping[str, str]) -> None:
@@ -135,10 +135,10 @@ def send(url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Non
         ReceiverDown: there is no answer, or another status.
     """
     host = urlsplit(url).netloc.rpartition("@")[2]
-    own = {"Content-Type": "application/json", "User-Agent": "tidemark", **(headers or {})}
+    all_headers = {"Content-Type": "application/json", "User-Agent": "tidemark", **(headers or {})}
     for left in reversed(range(MOST_TRIES)):
         # The URL of a webhook may be a secret: errors have its host only.
-        request = Request(url, body, own)
+        request = Request(url, body, all_headers)
         try:
             answer = ask(request, _RefuseRedirects(), silent_for_s=TIMEOUT_S, most_bytes=MOST_CHARACTERS)
         except NoAnswer as error:
@@ -158,7 +158,7 @@ def send(url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Non
 
 
 def _wait_s(header: str | None) -> float:
-    """Returns the seconds of a header `Retry-After`; 1 if it has none."""
+    """Returns the seconds of a header `Retry-After`, or 1 if it has none."""
     try:
         return min(max(0.0, float(header or 1)), MOST_WAIT_S)
     except ValueError:

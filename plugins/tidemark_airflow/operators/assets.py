@@ -44,19 +44,16 @@ WRITES = {
 }
 """The tables that each batch job writes."""
 AGAIN: Mapping[str, Any] = MappingProxyType({"retries": 5, "retry_delay": timedelta(seconds=10)})
-"""Tries of a task that nothing but an accident of Airflow's ends."""
+"""Tries of a task that only an accident of Airflow's can end."""
 MOST_EVENTS = 100
-"""Number of newest events by which readers of assets are known."""
+"""Only the newest events of an asset are asked for the DAGs that read it."""
 
 
 def table_asset(topology: str, table: str, *, sub_topology: str | None = None, **more: Any) -> Asset:
-    """Returns the asset of a table.
-
-    The batch jobs of *topology* write it, or the stream of *sub_topology*.
-    """
-    place = "/".join(part for part in (topology, sub_topology, table) if part)
-    # Only a run learns the place of the warehouse, a DAG file does not.
-    return Asset(name=f"tidemark/{place}", uri=f"x-tidemark://{place}", **more)
+    """Returns the asset of a table that the batch jobs of *topology* write, or the stream *sub_topology*."""
+    name = "/".join(part for part in (topology, sub_topology, table) if part)
+    # The URI has no path of the warehouse, because only a run learns it, and a DAG file does not.
+    return Asset(name=f"tidemark/{name}", uri=f"x-tidemark://{name}", **more)
 
 
 def stream_table(
@@ -81,17 +78,16 @@ def stream_table(
 def complete_table(topology: str, sub_topology: str, table: str) -> Asset:
     """Returns the asset of a table's complete intervals, for partitioned schedules.
 
-    It has an event for each interval that the watermark has passed, and another one when a late record reopens the
-    interval. *table* is that of an operator with the key `complete`, as in `completeness`.
+    The asset has an event for each interval that the watermark has passed, and another one when a late record reopens
+    the interval. *table* is the table of an operator with the key `complete`, as `completeness` names it.
     """
     return table_asset(topology, f"{table}/complete", sub_topology=sub_topology)
 
 
 def waiting_dags(layout: Layout, topology: str, stream: str) -> frozenset[str]:
-    """Returns the DAGs that wait for new commits of *stream*.
+    """Returns the DAGs that wait for new commits of *stream*: those that the newest events of its assets have started.
 
-    They are those that the newest events of the assets of its tables have started. A DAG that never ran is not known.
-    Only a task of Airflow can ask this.
+    A DAG that never ran is not known. Only a task of Airflow can ask this.
     """
     from airflow.sdk.execution_time.context import InletEventsAccessor  # parsers of DAGs need neither
 
@@ -107,9 +103,9 @@ def waiting_dags(layout: Layout, topology: str, stream: str) -> frozenset[str]:
 
 
 def table_state(path: Path) -> dict[str, Any] | None:
-    """Returns the state of the Delta table at *path*, or None.
+    """Returns `path`, `version`, `rows`, `files` and `bytes` of the Delta table at *path*, or None if there is none.
 
-    It has `path`, `version`, `rows`, `files` and `bytes`, from the table's log.
+    They are read from the table's log.
     """
     from tidemark.query.inventory import size_of_table  # this import costs more than parsing a DAG may
     from tidemark.storage.warehouse import is_table
@@ -121,9 +117,9 @@ def table_state(path: Path) -> dict[str, Any] | None:
 
 
 class TopologyJob(BatchJob):
-    """Runs a batch job of *topology*, and updates assets of changed tables.
+    """Runs a batch job of *topology*, and updates the assets of the tables that it has changed.
 
-    *arguments* follow `--warehouse` and `--topology`. An event's extra is the `table_state` of the table.
+    *arguments* follow `--warehouse` and `--topology`. The extra of an event is the `table_state` of the table.
     """
 
     template_fields: Sequence[str] = (*BatchJob.template_fields, "warehouse")
@@ -162,16 +158,15 @@ class TopologyJob(BatchJob):
 
 
 class TableTrigger(BaseEventTrigger):
-    """Fires when a table of a stream has a new version.
+    """Looks every *every_s* seconds, and fires when a table of a stream has a new version.
 
-    Airflow stores the version for which it fired last. The event's payload is the `table_state`. It looks every
-    *every_s* seconds.
+    Airflow stores the version for which the trigger fired last. The payload of the event is the `table_state`.
     """
 
     def __init__(self, *, topology: str, sub_topology: str, table: str, every_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
         self._kwargs = {"topology": topology, "sub_topology": sub_topology, "table": table, "every_s": every_s}
-        self._place = (topology, sub_topology, table)
+        self._names = (topology, sub_topology, table)
         self._every_s = every_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -181,7 +176,7 @@ class TableTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields an event for all commits since the last one."""
         warehouse = await sync_to_async(Variable.get)("tidemark_warehouse")
-        path = Layout(await sync_to_async(warehouse_at)(warehouse)).stream_table(*self._place)
+        path = Layout(await sync_to_async(warehouse_at)(warehouse)).stream_table(*self._names)
         store = self.asset_state_store
         last_version = await store.aget("version", default=None) if store is not None else None
         while True:
@@ -208,11 +203,11 @@ class PublishIntervals(BaseOperator):
     Known limitation: to mark a run as succeeded while it publishes may lose its intervals.
 
     Args:
-        topology: whose tables they are; at least one has the key `complete`.
-        warehouse: the place of its tables.
+        topology: the topology of the tables, of which at least one has the key `complete`.
+        warehouse: the folder or bucket of its tables.
         poll_s: seconds between looks at the tables.
-        first_look_s: seconds before the first one, see `Supervision`.
-        kwargs: of the operator.
+        first_look_s: seconds before the first look, see `Supervision`.
+        kwargs: arguments of BaseOperator.
     """
 
     template_fields: Sequence[str] = ("warehouse",)
@@ -249,9 +244,9 @@ class PublishIntervals(BaseOperator):
             )
         record_publication(layout, self.topology, due, run_id=run_id, at_ms=wall_clock_ms())
         self.outlets = []
-        for place, asset in self.assets.items():
+        for table, asset in self.assets.items():
             intervals: dict[str, Any] = {
-                _key(row): _extra(row) for row in due if (row["sub_topology"], row["table"]) == place
+                _key(row): _extra(row) for row in due if (row["sub_topology"], row["table"]) == table
             }
             if intervals:
                 # Airflow updates the outlets at the task's end.
@@ -261,14 +256,13 @@ class PublishIntervals(BaseOperator):
                 self.log.info("publishing of %s: %s", asset.name, ", ".join(intervals))
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> None:
-        """Publishes what made the trigger fire, the *event*."""
+        """Publishes the intervals that have become due."""
         self.execute(context)
 
     def _forget_failed(self, layout: Layout, context: Context) -> None:
-        """Removes publications whose tasks failed from the record.
+        """Removes publications whose tasks failed from the record: the newest one, and earlier tries of this run.
 
-        That can be the newest one, and earlier tries of this run. A run that was cleared has only tries that count as
-        failed.
+        A run that was cleared has only tries that count as failed.
         """
         from tidemark.facts.publications import publishing_runs
         from tidemark.reports.publications import record_publication
@@ -283,10 +277,7 @@ class PublishIntervals(BaseOperator):
 
 
 def task_state(dag_id: str, task_id: str, run_id: str) -> str | None:
-    """Returns the state of a task; None: there is no such run.
-
-    Only a task or a trigger of Airflow can ask this.
-    """
+    """Returns the state of a task, or None if there is no such run. Only a task or a trigger can ask Airflow for it."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # parsers of DAGs do not need it
 
     states = RuntimeTaskInstance.get_task_states(dag_id, task_ids=[task_id], run_ids=[run_id]).get(run_id, {})
@@ -332,11 +323,10 @@ class IntervalTrigger(BaseTrigger):
 
 
 class OneRunPerInterval(BaseOperator):
-    """Keeps one run for each interval of *asset*.
+    """Keeps one run for each interval of *asset*, as the first task of a DAG.
 
-    It is the first task of a DAG. The first run of an interval continues. When the interval is reopened, the new run
-    clears the first one, which computes the interval again, and skips the rest of itself. A run without a partition key
-    continues.
+    The first run of an interval continues. When the interval is reopened, the new run clears the first one, which
+    computes the interval again, and skips the rest of itself. A run without a partition key continues.
 
     Known limitation: if a worker is killed just after it has cleared the first run, the next try clears it again.
     """
@@ -363,11 +353,8 @@ class OneRunPerInterval(BaseOperator):
 
 
 def clear_run(dag_id: str, run_id: str) -> None:
-    """Clears a run that exists.
-
-    Only a task of Airflow can do this.
-    """
-    # A task that is running has them.
+    """Clears a run that exists. Only a task of Airflow can do this."""
+    # A running task has these modules.
     from airflow.sdk.execution_time.comms import TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
@@ -380,7 +367,7 @@ def _key(row: Mapping[str, Any]) -> str:
 
 
 def _extra(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what consumers get to know of an interval, as JSON values."""
+    """Returns what the event of an interval says, as JSON values."""
     return {
         "end": row["interval_end"].isoformat(),
         "complete_at": row["complete_at"].isoformat(),

@@ -46,8 +46,8 @@ AGAIN_AFTER_S = 1.0
 def asked_asset(topology: str) -> Asset:
     """Returns the asset that is updated when the SLAs of *topology* need a run of Airflow.
 
-    Its watcher looks at the SLAs. A task that names the asset has to name the watcher, too: whenever Airflow parses a
-    file with an asset without it, it would cancel the trigger.
+    Its watcher looks at the SLAs. A task that names the asset has to name the watcher, too, because Airflow cancels the
+    trigger when it parses a file that has the asset without a watcher.
     """
     watcher = AssetWatcher(name=f"tidemark_{topology}_slas", trigger=CheckTrigger(topology=topology))
     return Asset(name=f"tidemark_{topology}_asked", watchers=[watcher])
@@ -56,7 +56,7 @@ def asked_asset(topology: str) -> Asset:
 class CheckTrigger(BaseEventTrigger):
     """Fires when the SLAs of *topology* need a run of Airflow; the payload is an `Asked`.
 
-    The variable `tidemark_warehouse` is the place of the tables, `tidemark_looks_every` the time between looks (15 s by
+    The variable `tidemark_warehouse` is the path of the tables, `tidemark_looks_every` the time between looks (15 s by
     default), and `tidemark_alive_url` an address that is asked each minute while checks are made (by default none).
     """
 
@@ -108,7 +108,7 @@ class CheckerHost:
 
     @property
     def pid(self) -> int | None:
-        """The process of the checker; None: there is none at this moment."""
+        """The process of the checker, or None while none runs."""
         return None if self._process is None else self._process.pid
 
     async def ended(self) -> None:
@@ -117,7 +117,7 @@ class CheckerHost:
             await asyncio.wait([self._task])
 
     def watch(self, topology: str) -> asyncio.Queue[Asked]:
-        """Returns where the questions about *topology* arrive from now on."""
+        """Returns the queue in which the questions about *topology* arrive from now on."""
         questions = self._questions[topology] = asyncio.Queue()
         self._say_names()
         if self._task is None or self._task.done():
@@ -125,7 +125,7 @@ class CheckerHost:
         return questions
 
     def leave(self, topology: str) -> None:
-        """Ends looks at *topology*; without topologies the checker ends."""
+        """Ends looks at *topology*, and with the last topology the checker."""
         self._questions.pop(topology, None)
         self._say_names()
         if not self._questions and self._task is not None:

@@ -80,33 +80,24 @@ TASK, OUTCOME = "decide", "outcome"
 """The task that asks, and the XCom with its RepairOutcome."""
 ANSWERED_WITHIN = "24 h"
 WAITS_MS = 25 * 3_600_000
-"""Longest wait of a stream for an answer, ms.
-
-That is longer than ANSWERED_WITHIN.
-"""
+"""Longest wait of a stream for an answer, ms: longer than ANSWERED_WITHIN."""
 DRAINED, GONE, UNSCHEDULED = "drained", "gone", "unscheduled"
 """Answers without a person.
 
-The stream was drained; its question was deleted or marked as a success; or Airflow does not run the task that asks,
-nor the one that was answered.
+The stream was drained; its question was deleted or marked as a success; or Airflow runs neither the task that asks nor
+the task that was answered.
 """
 UNSCHEDULED_LOOKS = 24
-"""Looks at an unscheduled task until that is an answer."""
+"""After so many looks at an unscheduled task UNSCHEDULED is the answer."""
 LOOKS_WITHIN_S, CHANGES_WITHIN_S = 600.0, 6 * 3_600.0
-"""Time limits of a dry run and of a change.
-
-A change may write a whole state.
-"""
+"""Time limits of a dry run and of a change, which may write a whole state."""
 AGAIN_AFTER_S = (5.0, 20.0)
 """Waits before a command that failed is run again.
 
 The storage may not answer for a moment, or a driver may be starting. With its plan a command makes a change once.
 """
 _USAGE, _CHANGED, _KILLED = 2, 4, 124
-"""Exit statuses after which a command is not run again.
-
-124 is that of timeout(1).
-"""
+"""Exit statuses after which a command is not run again; 124 is that of timeout(1)."""
 NO_REASON = "no reason was given"
 MOST_CHARACTERS, MOST_OF_EFFECT = 2_000, 500
 """Most characters of a reason, and of an effect in an alert."""
@@ -160,9 +151,9 @@ def words_of(command: str, topology: str) -> list[str]:
 
 
 def command_in(why: str, topology: str) -> str | None:
-    """Returns the first command in *why* that a person may approve.
+    """Returns the first command in *why* that a person may approve, or None if there is none.
 
-    It is None if there is none, and has no `tidemark`, person or reason.
+    The word `tidemark`, the person and the reason are left out.
     """
     for remedy in _REMEDY.finditer(why):
         try:
@@ -178,9 +169,9 @@ def ask(dag_id: str, question: str, params: Mapping[str, str]) -> None:
     Args:
         dag_id: the DAG.
         question: the id of its run. If there is one, nothing is done.
-        params: of the run.
+        params: parameters of the run.
     """
-    # A task that is running has them.
+    # A running task has these modules.
     from airflow.sdk.execution_time.comms import TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
@@ -188,20 +179,17 @@ def ask(dag_id: str, question: str, params: Mapping[str, str]) -> None:
 
 
 def is_paused(dag_id: str) -> bool:
-    """Returns True if the DAG *dag_id* is paused.
-
-    Only a task of Airflow can ask this.
-    """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # a task that is running has it
+    """Returns True if the DAG *dag_id* is paused. Only a task of Airflow can ask this."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # a running task has this module
 
     return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
 
 
 def answer_to(question: str, dag_id: str) -> str | None:
-    """Returns the outcome of the run *question* of *dag_id*; None: none yet.
+    """Returns the outcome of the run *question* of *dag_id*, or None if it has none yet.
 
-    It is GONE if the run was deleted or marked as a success, FAILED if it failed or was marked so, and UNSCHEDULED if
-    its task neither runs nor is parked.
+    The outcome is GONE if the run was deleted or marked as a success, FAILED if it failed or was marked so, and
+    UNSCHEDULED if its task neither runs nor is parked.
     """
     from airflow.sdk.execution_time.xcom import XCom  # triggerers need it, and parsers of DAGs do not
 
@@ -209,7 +197,7 @@ def answer_to(question: str, dag_id: str) -> str | None:
     has_ended = state in {"success", "failed", "skipped", "upstream_failed", "removed"}
     if not has_ended and state != "running":
         return None if state == "awaiting_input" else UNSCHEDULED
-    # A running task may have an outcome: it tells the channels last.
+    # A running task may have an outcome already: it tells the channels last.
     outcome: str | None = XCom.get_one(key=OUTCOME, dag_id=dag_id, task_id=TASK, run_id=question)
     without = RepairOutcome.FAILED.value if state == "failed" else GONE
     return outcome or (without if has_ended else None)
@@ -256,7 +244,7 @@ class AnswerTrigger(BaseTrigger):
             self.log.warning("%s: the look at its answer failed: %s; it is repeated", self._question, error)
             return None
         self._unscheduled_looks = self._unscheduled_looks + 1 if answer == UNSCHEDULED else 0
-        # Its scheduler needs a while; a trigger cannot ask whether the DAG is paused.
+        # Airflow's scheduler needs a while, and a trigger cannot ask whether the DAG is paused.
         is_late = self._unscheduled_looks >= UNSCHEDULED_LOOKS
         return answer if answer != UNSCHEDULED or is_late else None
 
@@ -264,12 +252,12 @@ class AnswerTrigger(BaseTrigger):
 class DecisionOperator(BaseOperator):
     """Asks a person about *command*, and runs it if that person approves.
 
-    It parks for *answer_within*, a length of time, and counts as rejected after that. *why* is the reason for the
-    question. *stream* is the sub-topology whose task waits for the answer; empty: none does. Only the users *deciders*,
-    ids with commas between them, may answer; empty: all who may edit the DAG.
+    The task parks for *answer_within*, a length of time, after which the command counts as rejected. *why* is the
+    reason for the question. *stream* is the sub-topology whose task waits for the answer, or empty if none does. Only
+    the users *deciders*, ids with commas between them, may answer; if it is empty, all who may edit the DAG.
 
-    It succeeds if the command has been run, is skipped if it was rejected or nothing had to be done, and fails
-    otherwise.
+    The task succeeds if the command has been run, is skipped if the command was rejected or nothing had to be done, and
+    fails otherwise.
     """
 
     template_fields: Sequence[str] = (
@@ -370,7 +358,7 @@ class DecisionOperator(BaseOperator):
 
     def _park(self, context: Context, asked: Mapping[str, Any], within_ms: int) -> NoReturn:
         """Publishes the request, tells the channels, and parks."""
-        # A task that is running has them.
+        # A running task has these modules.
         from airflow.sdk.exceptions import TaskAwaitingInput  # not in Airflow 3.2
         from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
 
@@ -401,7 +389,7 @@ class DecisionOperator(BaseOperator):
         by: str | None = None,
     ) -> None:
         """Tells the channels of the question, or that it has *ended*."""
-        # Parsers need no semantics.
+        # Parsers of DAGs do not need these.
         from tidemark.sla.incidents.changes import answered_decision, asked_decision
         from tidemark.sla.incidents.due import DueAlert
 
@@ -480,14 +468,14 @@ def _within_ms(text: str) -> int:
 
 
 def _note(event: Mapping[str, Any]) -> str:
-    """Returns the reason in an answer; empty without one."""
+    """Returns the reason in an answer, or empty if it has none."""
     # Users of the REST API may send anything.
     note = (event.get("params_input") or {}).get("note")
     return note.strip()[:MOST_CHARACTERS] if isinstance(note, str) else ""
 
 
 def _sub_topology(words: Sequence[str]) -> str | None:
-    """Returns the sub-topology in a command; None: it is about all."""
+    """Returns the sub-topology that a command is about, or None if it is about all."""
     return words[2] if len(words) > 2 and not words[2].startswith("-") else None
 
 

@@ -58,10 +58,7 @@ NAME = "driver"
 POLL_S = 0.1
 TERMINATED_WITHIN_S = 5.0
 LAUNCHED_WITHIN_S = 60.0
-"""Longest time of another process for a launch or a kill.
-
-A wait for a drain comes on top.
-"""
+"""Longest time of another process for a launch or a kill, without its wait for a drain."""
 TAIL_LINES = 50
 TAIL_BYTES = 64 * 1_024
 """No more of a log is read for its last lines: logs may be large."""
@@ -103,8 +100,8 @@ class Launch:
         launch_id: its id.
         at_ms: when it was.
         host: the host that launched.
-        digest: of the topology file.
-        is_remote: in cluster mode, where the process that was started here may end and the driver live.
+        digest: that of the topology file.
+        is_remote: True in cluster mode, in which the process that was started here may end while the driver lives.
         submit: `spark-submit` with the options by which it was submitted in cluster mode.
     """
 
@@ -118,9 +115,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Failures:
-    """A row of failures of one `kind`, `n` of them.
+    """So many (`n`) failures of one `kind` in a row, of which the newest was that of `launch_id`.
 
-    The newest was that of `launch_id`. `told`: a task has failed on them, so that they do not count any more.
+    Once a task has failed on them (`told`), they do not count any more.
     """
 
     launch_id: str
@@ -130,10 +127,10 @@ class Failures:
 
 
 class Driver:
-    """The driver whose control folder is *home*, as seen from *host*.
+    """The driver whose control folder is *home*, as seen from *host*, by default this host.
 
-    *host* is by default this one. The driver's process has the folder `process_home`: one in *shared* for each host, if
-    it runs several streams, else *home*. For an object store it is the folder on this host that belongs to it.
+    The driver's process has the folder `process_home`: one in *shared* for each host, if it runs several streams, else
+    *home*. For an object store it is the folder on this host that belongs to these.
     """
 
     def __init__(
@@ -176,10 +173,10 @@ class Driver:
             command: starts a process where none runs.
             env: environment of the process.
             launch_id: id of a new launch.
-            arguments: of the stream.
+            arguments: arguments of the stream.
             now_ms: the clock.
-            digest: of the topology file.
-            is_remote: the driver runs in cluster mode.
+            digest: the digest of the topology file.
+            is_remote: True if the driver runs in cluster mode.
             secrets: looks up secrets of Kafka clusters for a new driver, which gets them in a file.
             by: the task that launches or adopts.
         """
@@ -210,22 +207,19 @@ class Driver:
         return launch
 
     def verdict(self, *, now_ms: int) -> DriverVerdict:
-        """Returns the state of the newest launch's driver.
-
-        It follows from its heartbeat, and from its lock where that can be seen.
-        """
+        """Returns what is to be done about the newest launch's driver, by its heartbeat, and its lock if it is here."""
         launch = self.launch()
         if launch is None:
             return DriverVerdict.DEAD
         is_here = launch.host in (self._host, "") and not launch.is_remote
         has_process = not is_here or self._has_process(launch)
-        beat = self.control.heartbeat()  # after its process was looked for: one that has ended has beaten before
+        beat = self.control.heartbeat()  # after the look for its process: if that has ended, it has sent its last beat
         if beat is None or beat.launch_id != launch.launch_id:
             return (
                 _is_within(now_ms - launch.at_ms, self._right_to_kill.starting_s) if has_process else DriverVerdict.DEAD
             )
         if self._has_ended(beat):
-            last = self.control.heartbeat()  # it may have beaten once more before it ended
+            last = self.control.heartbeat()  # the driver may have sent one more before it ended
             if last is not None and last.launch_id == beat.launch_id:
                 beat = last
             return _ENDED.get(beat.state, DriverVerdict.DEAD)
@@ -265,24 +259,21 @@ class Driver:
                 self._kill(grace_s=0, with_others=True)
 
     def killed_for(self) -> str | None:
-        """Returns the hung stream for which the newest launch was killed.
-
-        Both ran in one process. None: there was none.
-        """
+        """Returns the hung stream of the same process for which the newest launch was killed, if there was one."""
         launch = self.launch()
         return None if launch is None else self.control.killed_for(launch.launch_id)
 
     def launch(self) -> Launch | None:
-        """Returns the newest launch; None when there was none."""
+        """Returns the newest launch, or None if there was none."""
         return read(self.home, "launch.json", partial(parsed, Launch))
 
     def heartbeat(self) -> Heartbeat | None:
-        """Returns the newest heartbeat of the newest launch; None without one."""
+        """Returns the newest heartbeat of the newest launch, or None if it has sent none."""
         launch, beat = self.launch(), self.control.heartbeat()
         return beat if launch is not None and beat is not None and beat.launch_id == launch.launch_id else None
 
     def drained_by(self) -> str | None:
-        """Returns who requested the drain; None without a request."""
+        """Returns who requested the drain, or None if nobody did."""
         return self.control.drained_by()
 
     def unreported_drain(self) -> str | None:
@@ -294,9 +285,9 @@ class Driver:
         location.replace(self._drain_reported, "")
 
     def count_failure(self, kind: str, *, got_on: bool) -> int:
-        """Returns how often in a row drivers have failed in one way.
+        """Returns how often in a row drivers have failed in one way, after the newest launch failed in *kind*.
 
-        The newest launch failed in *kind*, and counts once. A driver that had *got_on* ends a row.
+        A launch counts once. A driver that had *got_on* ends a row.
         """
         before, launch = self.failures(), self.launch()
         launch_id = launch.launch_id if launch is not None else ""
@@ -309,7 +300,7 @@ class Driver:
         return failures.n
 
     def failures(self) -> Failures | None:
-        """Returns the last counted failures; None before the first."""
+        """Returns the last counted failures, or None before the first."""
         return read(self.home, "failures.json", partial(parsed, Failures))
 
     def failure_is_reported(self) -> bool:
@@ -338,21 +329,21 @@ class Driver:
     def log_end(self) -> str:
         """Returns where the whole log of the newest launch's driver is, and the last lines that this host can read.
 
-        They are without secrets that this process has looked up.
+        Secrets that this process has looked up are removed from the lines.
         """
         launch = self.launch()
-        place = f"{self.log_file} on {(launch and launch.host) or self._host}"
+        log_at = f"{self.log_file} on {(launch and launch.host) or self._host}"
         lines = without_secrets(inert(_last_lines(self.log_file))) or "(this host can read no line of it)"
         if launch is None or not launch.is_remote:
-            return f"the whole log of the driver is {place}; its last lines:\n{lines}"
+            return f"the whole log of the driver is {log_at}; its last lines:\n{lines}"
         managed = cluster_manager.recorded(self.home, launch.launch_id)
         where = (
             f"is shown by `{managed.log_command}`" if managed else "is on no host: no cluster manager has started it"
         )
-        return f"the whole log of the driver {where}; the last lines of spark-submit, {place}:\n{lines}"
+        return f"the whole log of the driver {where}; the last lines of spark-submit, {log_at}:\n{lines}"
 
     def _adopt(self, now_ms: int) -> Launch | None:
-        """Returns the launch of the driver that lives or is about to."""
+        """Returns the launch of the driver that lives or is about to start, if there is one."""
         if self.verdict(now_ms=now_ms) is DriverVerdict.ALIVE:
             return self.launch()
         beat = self.control.heartbeat()
@@ -379,8 +370,8 @@ class Driver:
         return not self._is_held(beat)
 
     def _is_stuck(self, beat: Heartbeat) -> bool:
-        """Returns True if it does the same for too long."""
-        # A driver that waits for its disk reports that as its reason, and may wait; not when the wait is over.
+        """Returns True if the driver has done the same for too long."""
+        # A driver that waits for its disk reports that as its reason, and may wait until the disk takes writes again.
         waits = beat.reason is not None and not is_over(beat.reason)
         if beat.since_ms is None or waits or beat.state in _ENDED:
             return False
@@ -389,10 +380,7 @@ class Driver:
         return beat.at_ms - beat.since_ms > limit_s * 1_000
 
     def _await_end(self, launch_id: str | None = None) -> None:
-        """Returns when no driver runs, or out of patience.
-
-        It also returns when *launch_id* is not the newest any more.
-        """
+        """Returns when no driver runs, when *launch_id* is not the newest launch any more, or out of patience."""
         deadline = time.monotonic() + self._right_to_kill.draining_s
         while self._runs() and time.monotonic() < deadline:
             if launch_id is not None and not self._is_newest(launch_id):
@@ -414,11 +402,8 @@ class Driver:
         return process.find(self.process_home, NAME)
 
     def _start(self, command: Sequence[str], env: Mapping[str, str], start: StartRequest) -> None:
-        """Requests the process to run *start*.
-
-        *command* starts a process with this version where none runs.
-        """
-        # With the version, since all streams of a process run the same code.
+        """Requests the process to run *start*; *command* starts a process with this version where none runs."""
+        # The line has the version, since all streams of a process run the same code.
         line = f"{shlex.join(command)} # {version()}"
         # A driver without streams holds this lock until it ends, so it cannot end between the look and the request.
         with self._folder.asking(within_s=LAUNCHED_WITHIN_S):
@@ -433,7 +418,7 @@ class Driver:
     def _end_older_command(self) -> None:
         """Drains and ends a process that another command started."""
         controls = [Control(location.location(home)) for home in self._folder.launches().values()]
-        # Only streams of the own topology are drained here: no command changes those of others.
+        # Only streams of the same topology are drained here: no command changes those of others.
         topologies = {control.home.parent for control in controls}
         if others := topologies - {self.home.parent}:
             names = ", ".join(sorted(names_in(others)))
@@ -500,7 +485,7 @@ class Driver:
     def _kill(self, grace_s: float = TERMINATED_WITHIN_S, *, with_others: bool = False) -> None:
         """Ends the launched process, and verifies that no driver runs.
 
-        *with_others*: also if the process runs other streams.
+        A process that runs other streams, too, is only ended *with_others*.
         """
         launch, beat = self.launch(), self.control.heartbeat()
         if launch is None or launch.host in (self._host, ""):
@@ -534,7 +519,7 @@ class Driver:
             return
         self.control.release_for(beat.epoch)
         deadline = time.monotonic() + TERMINATED_WITHIN_S
-        # Its container ends a moment after the manager has called it gone.
+        # The driver's container ends a moment after the manager has called the driver gone.
         while self._lives() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
@@ -574,7 +559,7 @@ class Driver:
 
 
 def _last_lines(log: Path) -> str:
-    """Returns the last TAIL_LINES lines of *log*, TAIL_BYTES at most; empty: it cannot be read."""
+    """Returns the last TAIL_LINES lines of *log*, TAIL_BYTES at most, or empty if it cannot be read."""
     try:
         with log.open("rb") as file:
             skipped = max(0, log.stat().st_size - TAIL_BYTES)

@@ -55,7 +55,7 @@ class OrphanListener:
 
 def _watch() -> None:
     """Ends drivers of removed DAGs for as long as the triggerer runs."""
-    # The wait comes first: the triggerer forks meanwhile, and this thread holds no lock in a wait.
+    # The thread waits first, because it holds no lock then, and the triggerer forks in that time.
     never = threading.Event()
     while not never.wait(LOOKS_EVERY_S):
         _end_all(removed, "the DAG was removed or renamed")

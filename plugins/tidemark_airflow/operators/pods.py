@@ -57,9 +57,9 @@ def pod_properties(settings: KubernetesSettings, labels: Mapping[str, str], *, f
     """Returns Spark's properties for *settings*; writes the templates.
 
     Args:
-        settings: of the topology.
-        labels: of the pods; each gets the prefix `tidemark-`.
-        folder: where templates are written, each once.
+        settings: the settings of the topology.
+        labels: labels of the pods; each gets the prefix `tidemark-`.
+        folder: the folder to which templates are written, each once.
     """
     account = settings.service_account
     properties = {

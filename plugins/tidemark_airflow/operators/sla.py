@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 CHANNELS = Project.here().channels
 TOLD_WITHIN_S = 180.0
-"""Longer than the tries of Tidemark's own receivers take."""
+"""Longest wait for a channel, longer than the tries of Tidemark's own receivers take."""
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 OPERATOR_PAGE = "/tidemark/pages/{topology}/operators/{operator}"
 """Pages of an incident and of an operator: see `tidemark_airflow.pages.api`."""
@@ -96,7 +96,8 @@ def _tell_at_once(
 ) -> set[str]:
     """Delivers to each of *channels* without waiting for another; returns the keys of those that failed.
 
-    One that takes longer than TOLD_WITHIN_S counts as failed. In an object store one tells after the other.
+    A channel that takes longer than TOLD_WITHIN_S counts as failed. With a warehouse in an object store channels are
+    told one after the other.
     """
     if not channels:
         return set()
@@ -144,7 +145,7 @@ class JudgeSuites(TopologyJob):
 
 
 def asked_checks(context: Context) -> list[str | None]:
-    """Returns the checks that asked for this run: their runs, or None for one that is not known any more."""
+    """Returns the runs of the checks that asked for this run, or None for a check whose run is not known any more."""
     events = context.get("triggering_asset_events") or {}
     return [event.extra.get("payload", {}).get("run_id") for of_asset in events.values() for event in of_asset]
 
@@ -177,7 +178,8 @@ def _publish(changes: Sequence[dict[str, Any]], topology: str, context: Context)
 class PublishChanges(BaseOperator):
     """Publishes the changes of incidents to the asset of *topology* where `check_sla` has failed, and cannot.
 
-    They are those of this run's check, or of the checks that have asked for this run. It skips without changes.
+    These are the changes of this run's check, or of the checks that have asked for this run. Without changes the task
+    is skipped.
     """
 
     template_fields: Sequence[str] = ("warehouse",)
@@ -199,9 +201,9 @@ class PublishChanges(BaseOperator):
 class DeliverChanges(BaseOperator):
     """Delivers changes of *topology*'s incidents that *channel* did not get yet, not even from `check_sla`.
 
-    It skips where there are none. Each delivery is recorded. A channel that fails fails the task, and gets the changes
-    in a later try or run. A change that was delivered just before a task was killed is delivered again, with the same
-    Message-ID.
+    Without such changes the task is skipped. Each delivery is recorded. A channel that fails fails the task, and gets
+    the changes in a later try or run. A change that was delivered just before a task was killed is delivered again,
+    with the same Message-ID.
     """
 
     template_fields: Sequence[str] = ("warehouse",)
@@ -246,10 +248,10 @@ def tell(
 
     Args:
         channel: the channel.
-        layout: places of the tables of incidents.
+        layout: paths of the tables of incidents.
         topology: name of the topology.
-        context: of the Airflow task.
-        run_id: is recorded with each delivery.
+        context: the context of the Airflow task.
+        run_id: the run that is recorded with each delivery.
         dags_of: returns the DAGs that wait for the stream of a topology; by default none, since only a task can ask
             Airflow for them.
 
@@ -259,7 +261,7 @@ def tell(
     # Parsers of DAGs import this module, and need no polars.
     from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery
 
-    if is_missing(layout.warehouse):  # the lock would make it, and jobs would not see that its name is mistyped
+    if is_missing(layout.warehouse):  # the lock would make the folder, and nobody would see that its name is mistyped
         return 0
     refusals: dict[str, ReceiverRefused] = {}
     with channel_lock(layout, topology, channel):
@@ -293,8 +295,8 @@ def notify(
     Args:
         channel: the channel.
         due: the change.
-        context: of the Airflow task.
-        page: path of the page to look at; None: that of its incident.
+        context: the context of the Airflow task.
+        page: path of the page to look at, or None for the page of its incident.
         dags: the DAGs that wait for the late streams.
     """
     from tidemark.account.owners.registry import is_at_operator
@@ -318,10 +320,9 @@ def notify(
 
 
 def _waiting_dags(alert: Alert, layout: Layout, dags_of: Callable[[str, str], Collection[str]]) -> list[str]:
-    """Returns the DAGs that wait for the late streams of *alert*.
+    """Returns the DAGs that wait for the late streams of *alert*: that of the cause, and writers of affected tables.
 
-    These streams are that of the cause, and those that write the affected tables. *dags_of* has the DAGs of a stream,
-    by its topology and name.
+    *dags_of* returns the DAGs of a stream, by its topology and name.
     """
     from tidemark.storage.warehouse import stream_tables
 
@@ -337,17 +338,17 @@ def _waiting_dags(alert: Alert, layout: Layout, dags_of: Callable[[str, str], Co
             streams |= {(other or topology, path.parent.name) for path in paths}
         return sorted({dag for late in streams for dag in dags_of(*late)})
     except Exception:
-        # An alert without them is better than none.
+        # An alert that does not name the DAGs is better than none.
         log.warning("the DAGs that wait for %s are not known", topology, exc_info=True)
         return []
 
 
 def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:
-    """Alerts every channel if checks of SLAs were missed.
+    """Alerts every channel if checks of SLAs were missed; Airflow calls this at a deadline.
 
-    Airflow calls it at a deadline. The next check ends that incident. A channel that fails gets the alert from that
-    check. If checks cannot be read, for example because the warehouse does not answer, channels are alerted all the
-    same, and again at each deadline. *topology_file* is the name of a topology of jobs, which has no file.
+    The next check ends that incident. A channel that fails gets the alert from that check. If checks cannot be read,
+    for example because the warehouse does not answer, channels are alerted all the same, and again at each deadline.
+    *topology_file* is the name of a topology of jobs, which has no file.
     """
     from tidemark.reports.batch_job import missing_warehouse_message, report_lock
     from tidemark.sla.incidents.changes import alert_of, missed_check

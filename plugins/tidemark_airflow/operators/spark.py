@@ -56,15 +56,12 @@ from tidemark_airflow.operators.pods import image_address, pod_properties
 
 PROPERTIES = str(CHECKOUT / "docker" / "spark-defaults.conf")
 LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
-"""Folder of the library's archives, 350 kB each.
-
-Each version that was ever launched has one.
-"""
+"""Folder with an archive of the library, 350 kB, for each version that was ever launched."""
 ON_YARN = "tidemark-driver"
 """Folder of a driver's files in the working directory of its container."""
 ARCHIVES = "spark.yarn.dist.archives"
 OF_ANOTHER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME")
-"""Variables by which a job would get packages of another environment."""
+"""Variables through which a job would get packages of another environment."""
 
 
 def script(job: str) -> str:
@@ -73,10 +70,9 @@ def script(job: str) -> str:
 
 
 def kafka_address(cluster: str) -> str | None:
-    """Returns the address in Airflow's connection `tidemark_kafka_<cluster>`.
+    """Returns the address in Airflow's connection `tidemark_kafka_<cluster>`, or None if there is no such connection.
 
-    It is `bootstrap.servers` of its extra, as the Kafka provider has it, or else its host and port. None where there is
-    no such connection.
+    That is `bootstrap.servers` of its extra, as the Kafka provider has it, or else its host and port.
     """
     try:
         connection = BaseHook.get_connection(f"tidemark_kafka_{cluster}")
@@ -99,10 +95,10 @@ def airflow_secret(at: str, reference: SecretPlace) -> str:
     except AirflowNotFoundException:
         msg = f"{at}: Airflow has no connection {reference.name}; create it, or correct the name"
         raise InvalidArgument(msg) from None
-    own = {"login": connection.login, "password": connection.password}
-    secret = own[reference.field] if reference.field in own else connection.extra_dejson.get(reference.field)
+    columns = {"login": connection.login, "password": connection.password}
+    secret = columns[reference.field] if reference.field in columns else connection.extra_dejson.get(reference.field)
     if not secret:
-        where = reference.field if reference.field in own else f"key {reference.field} in its extra"
+        where = reference.field if reference.field in columns else f"key {reference.field} in its extra"
         msg = f"{at}: Airflow's connection {reference.name} has no {where}; add it, or name another field"
         raise InvalidArgument(msg)
     # A user's name is no secret, and occurs in other lines of the log.
@@ -115,7 +111,7 @@ def kafka_clusters(topology: Topology, bootstrap: str) -> Clusters:
     """Returns the clusters of *topology*.
 
     An Airflow connection `tidemark_kafka_NAME` takes precedence over files. *bootstrap* is the address of the cluster
-    `default` without either; empty: there is none.
+    `default` if neither names it, or empty.
     """
     addresses = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
     return addressed_clusters(
@@ -124,10 +120,7 @@ def kafka_clusters(topology: Topology, bootstrap: str) -> Clusters:
 
 
 def airflow_secrets(topology: Topology, clusters: Clusters) -> dict[str, str]:
-    """Returns the secrets of *topology* that Airflow keeps, by their places.
-
-    They are those of its *clusters* and registries.
-    """
+    """Returns the secrets of *topology*'s *clusters* and registries that Airflow keeps, by their dotted keys."""
     secrets: dict[str, str] = {}
     for cluster in clusters.values():
         secrets |= _of_airflow(cluster.references, f"{KAFKA}.")
@@ -137,12 +130,9 @@ def airflow_secrets(topology: Topology, clusters: Clusters) -> dict[str, str]:
 
 
 def _of_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[str, str]:
-    """Returns the secrets of *references* that Airflow keeps.
-
-    Their dotted keys begin with *table* where they do not name it.
-    """
-    kept = {place: of for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
-    return {place: airflow_secret(f"{table}{place}", of) for place, of in kept.items()}
+    """Returns the secrets of *references* that Airflow keeps, by their keys in *table*."""
+    kept = {key: place for key, place in references.items() if place.kind is PlaceKind.AIRFLOW}
+    return {key: airflow_secret(f"{table}{key}", place) for key, place in kept.items()}
 
 
 def hide_secrets(topology: Topology) -> None:
@@ -150,17 +140,17 @@ def hide_secrets(topology: Topology) -> None:
 
     A secret that only the driver's host has is not known here.
     """
-    places: dict[str, SecretPlace] = {}
+    references: dict[str, SecretPlace] = {}
     for cluster in topology.clusters.values():
-        places |= cluster.references
+        references |= cluster.references
     for registry in topology.registries_used.values():
-        places |= registry.references
+        references |= registry.references
     vault = Vault(os.environ, {})
-    for place, of in places.items():
-        if place.rpartition(".")[2] in OPEN_KEYS:
+    for key, place in references.items():
+        if key.rpartition(".")[2] in OPEN_KEYS:
             continue
         with suppress(InvalidArgument):
-            hide(airflow_secret(place, of) if of.kind is PlaceKind.AIRFLOW else vault.text(place, of))
+            hide(airflow_secret(key, place) if place.kind is PlaceKind.AIRFLOW else vault.text(key, place))
 
 
 def job_environment(spark: SparkSettings) -> dict[str, str]:
@@ -174,12 +164,10 @@ def job_environment(spark: SparkSettings) -> dict[str, str]:
 
 
 class DriverHook(SparkSubmitHook):
-    """The Spark provider's hook with a topology's settings, *spark*.
+    """The Spark provider's hook with a topology's settings, *spark*; *labels* are those of pods on Kubernetes.
 
-    *labels* are those of pods, on Kubernetes.
-
-    It refuses an unknown connection, and returns its command without running it. Its processes do not inherit Airflow's
-    secrets.
+    Unlike the provider's hook it refuses an unknown connection, can return its command without running it, and hands no
+    secrets of Airflow on to its processes.
     """
 
     def __init__(
@@ -216,8 +204,8 @@ class DriverHook(SparkSubmitHook):
         resolved = super()._resolve_connection()
         master, deploy = self._spark.master or resolved["master"], self._spark.deploy or resolved["deploy_mode"]
         if deploy == DeployMode.CLUSTER and (reason := no_driver_in(master)):
-            place = "[spark] deploy" if self._spark.deploy else f"deploy-mode of the connection {self._conn_id}"
-            msg = f"{place} is 'cluster', but {reason} ({master}); {DEPLOY_REMEDY}, in the topology's file"
+            key = "[spark] deploy" if self._spark.deploy else f"deploy-mode of the connection {self._conn_id}"
+            msg = f"{key} is 'cluster', but {reason} ({master}); {DEPLOY_REMEDY}, in the topology's file"
             raise InvalidArgument(msg)
         pods = self._spark.kubernetes
         namespace = (pods and pods.namespace) or resolved["namespace"]
@@ -239,7 +227,7 @@ class DriverHook(SparkSubmitHook):
 
     @property
     def python(self) -> str | None:
-        """The Python that spark-submit chooses on this host; None for drivers elsewhere."""
+        """The Python that spark-submit chooses on this host, or None for drivers elsewhere."""
         if self._connection["deploy_mode"] == DeployMode.CLUSTER:
             return None
         named = (self._conf.get(f"spark.pyspark.{of}python") for of in ("driver.", ""))
@@ -273,14 +261,11 @@ class DriverHook(SparkSubmitHook):
         return f"{ON_YARN}/{OF_PROJECT}/topologies/{topology.relative_to(self._project.topologies).as_posix()}"
 
     def _driver_files(self, project: Project) -> dict[str, str]:
-        """Returns the properties by which YARN unpacks a driver's files.
-
-        Its host needs no checkout then.
-        """
-        own = f"{driver_archive(LIBRARIES, project)}#{ON_YARN}"
+        """Returns the properties by which YARN unpacks a driver's files on a host without a checkout."""
+        files = f"{driver_archive(LIBRARIES, project)}#{ON_YARN}"
         return {
-            # The topology may name others, such as one with Python.
-            ARCHIVES: ",".join(filter(None, (self._conf.get(ARCHIVES), own))),
+            # The topology may name other archives, such as one with Python.
+            ARCHIVES: ",".join(filter(None, (self._conf.get(ARCHIVES), files))),
             # YARN puts the working directory of the container in place of {{PWD}}.
             "spark.yarn.appMasterEnv.PYTHONPATH": f"{{{{PWD}}}}/{ON_YARN}",
             f"spark.yarn.appMasterEnv.{VARIABLE}": f"{{{{PWD}}}}/{ON_YARN}/{OF_PROJECT}",
@@ -294,8 +279,8 @@ class DriverHook(SparkSubmitHook):
 class BatchJob(SparkSubmitOperator):
     """Runs `jobs/<job>.py` to its end, with a topology's settings, *spark*.
 
-    It runs without Spark first, because starting two JVMs takes longer than most jobs. A job that has much to read
-    returns an exit status that requests Spark, and is submitted.
+    The job first runs without Spark, because starting two JVMs takes longer than most jobs. If it has much to read, its
+    exit status requests Spark, and it is submitted.
     """
 
     def __init__(self, *, job: str, spark: SparkSettings, **kwargs: Any) -> None:
@@ -319,10 +304,7 @@ class BatchJob(SparkSubmitOperator):
             super().execute(context)
 
     def _ran_without_spark(self, python: str) -> int:
-        """Returns the exit status of the job as a process of *python*.
-
-        It is 0 or SPARK_NEEDED.
-        """
+        """Runs the job as a process of *python*; returns its exit status, which is 0 or SPARK_NEEDED."""
         command = [python, self.application, *map(str, self.application_args or ())]
         env = {**job_environment(self._spark), WITHOUT_SPARK: "1"}
         # Without `cwd` the hook runs it in a new folder, where relative paths lead nowhere.

@@ -25,24 +25,24 @@ CONNECTION = "tidemark_store"
 
 
 def warehouse_at(text: str, connect: Callable[[str], Any] = BaseHook.get_connection) -> Path:
-    """Returns the folder *text*, which this process can use then.
+    """Returns the folder *text*, and puts the credentials of its object store into the environment of this process.
 
-    For an object store it takes the credentials of the connection `tidemark_store`, if there is one.
+    They come from the connection `tidemark_store`, if there is one.
 
     Args:
         text: a folder, or the URL of one.
         connect: returns a connection by its name. Default: the function for tasks, triggers and the API server.
 
     Raises:
-        InvalidArgument: *text* is no place, or the connection is not one for this store.
+        InvalidArgument: *text* is no path, or the connection is not one for this store.
     """
-    place = location(text)
-    if isinstance(place, ObjectPath):
-        _use_connection(place, connect)
-    return place
+    folder = location(text)
+    if isinstance(folder, ObjectPath):
+        _use_connection(folder, connect)
+    return folder
 
 
-def _use_connection(place: ObjectPath, connect: Callable[[str], Any]) -> None:
+def _use_connection(warehouse: ObjectPath, connect: Callable[[str], Any]) -> None:
     try:
         connection = connect(CONNECTION)
     except AirflowNotFoundException:
@@ -50,12 +50,12 @@ def _use_connection(place: ObjectPath, connect: Callable[[str], Any]) -> None:
     # Parsers of DAGs import this module, and need no settings.
     from tidemark.storage.store_settings import SECRETS, store_variables
 
-    own = {"login": connection.login, "password": connection.password}
-    fields = {**connection.extra_dejson, **{name: value for name, value in own.items() if value}}
+    columns = {"login": connection.login, "password": connection.password}
+    fields = {**connection.extra_dejson, **{name: value for name, value in columns.items() if value}}
     for name in SECRETS & fields.keys():
         if fields[name]:
             mask_secret(str(fields[name]))
-    for variable, value in store_variables(place, CONNECTION, fields).items():
+    for variable, value in store_variables(warehouse, CONNECTION, fields).items():
         if value is None:
             os.environ.pop(variable, None)
         else:

@@ -1,6 +1,6 @@
-"""A stream that Airflow launches and supervises without a worker slot.
+"""Launches and supervises a stream from Airflow without a worker slot.
 
-Purpose: a Structured Streaming driver has no end, a task has one and holds a slot until then.
+Purpose: a Structured Streaming driver has no end, while a task has one and holds a slot until then.
 
 How it works: on a worker, `StreamOperator` launches the driver in a session of its own, or adopts the one that lives,
 and defers. In the triggerer, `StreamTrigger` reads the control folder until the driver makes no progress any more. Back
@@ -9,9 +9,9 @@ one is launched again, until it has failed so often in a row, in one way and wit
 fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
 
 Known limitation: Airflow (3.2: the trigger itself) calls `on_kill` of a trigger only when a triggerer runs it at that
-moment. A task that was cleared meanwhile is drained by the next try; one that was marked while no triggerer ran is
-drained when one starts, see `orphans`; but not one that is marked in the second between its deferring and the
-triggerer's taking it up.
+moment. The driver of a task that was cleared meanwhile is drained by the next try. If the task was marked while no
+triggerer ran, its driver is drained when one starts (see `orphans`). Nobody drains it if the task was marked in the
+second between its deferral and the first look of a triggerer.
 """
 
 from __future__ import annotations
@@ -69,10 +69,7 @@ STREAM = script("stream")
 """The program that runs streams of topologies."""
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
-"""Tries that may end by an accident of Airflow's.
-
-Driver counts failures of drivers over all tries.
-"""
+"""Tries that may end by an accident of Airflow's; failures of drivers are counted over all tries."""
 _HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
 _DONE = (DriverVerdict.DRAINED, DriverVerdict.FINISHED)
 _BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
@@ -81,16 +78,16 @@ _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnreadableFile:", "Unknown
 RELAUNCHES = (DRAINED, GONE, RepairOutcome.APPLIED, RepairOutcome.CHANGED)
 """Answers after which the stream is launched again.
 
-If what was asked about has changed, or the question is gone, the error may be gone; if not, another question follows.
+After CHANGED and GONE the error may be gone. If it is not, another question follows.
 """
 _REMEDY = "correct that, then clear the task"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """Intervals of supervision, and launches after one and the same failure.
+    """How a driver is looked at, when it may be killed, and how often it is launched again after the same failure.
 
-    The first look at a driver comes after `first_look_s`, and further ones every `poll_s`.
+    The first look comes after `first_look_s`, and further ones every `poll_s`.
     """
 
     poll_s: float = 5.0
@@ -152,11 +149,8 @@ class StreamTrigger(BaseTrigger):
         await asyncio.to_thread(self.stop, "the task was cleared or marked")
 
     async def _is_waited_for(self) -> bool:
-        """Returns True if its task is still deferred.
-
-        Then another triggerer takes it over.
-        """
-        # A triggerer needs it, and parsers of DAGs do not.
+        """Returns True if the task is still deferred, so that another triggerer takes it over."""
+        # A triggerer needs this module, and parsers of DAGs do not.
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         ti: Any = self.task_instance
@@ -175,7 +169,7 @@ class StreamTrigger(BaseTrigger):
         try:
             verdict = self._driver.verdict(now_ms=wall_clock_ms())
         except OSError as error:
-            # No next driver could be launched now, and each failure would use up a try of the task.
+            # No other driver could be launched now, and each failure would use up a try of the task.
             if not self._is_unreadable:
                 self.log.warning("%s cannot be read: %s; it is looked at again until it can", self.home, error)
             self._is_unreadable = True
@@ -192,10 +186,10 @@ class StreamOperator(BaseOperator):
     the file, as *sub_topology* is. With *consumer_groups*, for example `tidemark`, the offsets of its queries are
     written into the consumer groups `tidemark-TOPOLOGY-QUERY`. See docs/any-stream.md.
 
-    *slow* is blank-separated OPERATOR=MS, each passed to the sub-topology that the operator belongs to. After
+    *slow* has texts OPERATOR=MS with blanks between them; the sub-topology of an operator gets its text. After
     *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
     stream, `TOPOLOGY_on_processing_time`, which has a control folder of its own. *decisions* is the DAG that asks
-    people about a failure that only they can resolve; None: the task fails.
+    people about a failure that only they can resolve. Without it the task fails.
     """
 
     template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow", "time", "application_args")
@@ -248,8 +242,8 @@ class StreamOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Launches or adopts the driver, and defers.
 
-        It handles first what happened to the stream after Airflow lost the try before. A task that was cleared gets a
-        new driver.
+        Before that the task handles what happened to the stream after Airflow lost the try before. A task that was
+        cleared gets a new driver.
         """
         driver, ti, self._task_run = self._driver(), context.get("ti"), task_run(context)
         is_first = ti is None or ti.try_number == ti.max_tries - (self.retries or 0) + 1  # of its run, or since a clear
@@ -268,10 +262,7 @@ class StreamOperator(BaseOperator):
         self._defer(driver, self._ensure(driver))
 
     def resume(self, context: Context, event: dict[str, str]) -> None:
-        """Succeeds after a drain, launches the next driver after a rotation.
-
-        Otherwise it launches the stream again, or fails.
-        """
+        """Succeeds after a drain, launches the next driver after a rotation, else launches it again or fails."""
         driver, self._task_run = self._driver(), task_run(context)
         verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have acted since the event
         why = self._why(driver, verdict)
@@ -293,7 +284,7 @@ class StreamOperator(BaseOperator):
     def answered(self, context: Context, event: dict[str, Any]) -> None:
         """Launches the stream again after a decision, or fails without one.
 
-        It also fails if the DAG that asks is paused, and otherwise waits on for an answer that Airflow delays.
+        The task also fails if the DAG that asks is paused, and waits on for an answer that Airflow only delays.
         """
         driver, self._task_run = self._driver(), task_run(context)
         answer = event["answer"]
@@ -432,10 +423,7 @@ class StreamOperator(BaseOperator):
         return Driver(home, self.supervision.right_to_kill, shared=self._shared())
 
     def _shared(self) -> Path | None:
-        """Returns the folder of the processes that run several streams.
-
-        None: this stream has one of its own.
-        """
+        """Returns the folder of the processes that run several streams, or None if this stream has its own process."""
         if (topology := self._topology()) is None:
             return None  # a job may need its process for itself
         # In cluster mode this host cannot see whether a process lives that could run another stream.
@@ -477,9 +465,9 @@ class StreamOperator(BaseOperator):
         launched_by = ("--launched-by", self._task_run) if self._task_run else ()
         if topology is None or self.topology_file is None:
             of_job = [f"--argument={argument}" for argument in self.application_args]
-            place = ("--warehouse", self.warehouse, "--topology", self._name(), "--sub-topology", self.sub_topology)
+            names = ("--warehouse", self.warehouse, "--topology", self._name(), "--sub-topology", self.sub_topology)
             groups = ("--consumer-groups", self.consumer_groups) if self.consumer_groups else ()
-            return ["--application", self.application, *of_job, *place, *groups, *launched_by]
+            return ["--application", self.application, *of_job, *names, *groups, *launched_by]
         return [
             *("--warehouse", self.warehouse, "--topology", self._hook().file(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(kafka_clusters(topology, self.bootstrap))),
@@ -516,8 +504,7 @@ def _stop(driver: Driver, by: str) -> None:
 
 
 def kind(why: str) -> str:
-    """Returns *why* without the differences between failures of one kind."""
-    # Numbers and ids differ between failures of one kind, and so do all lines but the first.
+    """Returns the first line of *why* without numbers and ids, which differ between failures of one kind."""
     return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", why.partition("\n")[0])
 
 
@@ -531,10 +518,10 @@ def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -
         if pair.partition("=")[0] not in topology.operators:
             msg = f"slow must name an operator of {topology.name}, got {pair!r}; known: {', '.join(topology.operators)}"
             raise InvalidArgument(msg)
-    own = {*names_in(topology.sub_topology(sub_topology).operators)}
+    operators = {*names_in(topology.sub_topology(sub_topology).operators)}
     words: list[str] = []
     for pair in slow:
-        if pair.partition("=")[0] in own:
+        if pair.partition("=")[0] in operators:
             words += ["--slow", pair]
     return words
 

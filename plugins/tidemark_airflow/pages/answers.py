@@ -1,13 +1,10 @@
-"""Limits how much of the API server the pages take.
+"""Limits how much of the API server the pages use: forty tabs of one page cost as much as one tab.
 
-Forty tabs of one page cost as much as one tab.
-
-Purpose: answers from the warehouse are computed in threads of their own, AT_ONCE at a time. The same request gets the
-same answer while that is computed, and within KEPT_S. An answer that took long is kept for COSTS times as long as it
-took, at most for LONGEST_S, and not after the state of what it is about has changed. Where too many others wait, or
-the answer takes too long, a request is refused with 503 and the time after which to try again.
-
-What it does not do: keep an error. Clock: the monotonic one of this process.
+How it works: answers from the warehouse are computed in other threads than Airflow's, AT_ONCE at a time. The same
+request gets the same answer while that is computed, and within KEPT_S. An answer that took long is kept for COSTS times
+as long as it took, at most for LONGEST_S, and not after the state of what it is about has changed. Errors are not kept.
+A request is refused with 503, and the time after which to try again, if too many others wait or the answer takes too
+long. Clock: the monotonic one of this process.
 """
 
 from __future__ import annotations
@@ -44,10 +41,7 @@ class PagesBusy(TidemarkError):
 
 @dataclass
 class PageAnswer:
-    """The answer to a request, done or pending.
-
-    The request came at *asked_s*, the answer was done at *done_s*: seconds of the monotonic clock.
-    """
+    """The answer to a request that came at *asked_s*, done at *done_s* (monotonic seconds) or still pending."""
 
     future: Future[Any]
     asked_s: float
@@ -79,9 +73,7 @@ class PageAnswers:
         self._last: dict[Hashable, tuple[float, Any]] = {}
 
     async def to(self, request: Hashable, compute: Callable[[], T], *, state: Hashable = None) -> T:
-        """Returns the result of *compute*, or a kept one.
-
-        A kept one is of the same *request* in the same *state* of what it is about.
+        """Returns the result of *compute*, or a kept answer to the same *request* in the same *state* of its subject.
 
         Raises:
             PagesBusy: the answer takes too long, or too many others are pending.
@@ -101,8 +93,8 @@ class PageAnswers:
     ) -> T | None:
         """Returns the answer to *request*, or the last one if a newer one is not computed *within_s*.
 
-        The last one may be of another *state*. None: there was none *within_s*, and the last one is older than
-        LONGEST_S. An error of *compute* counts as no answer.
+        The last one may be of another *state*. If it is older than LONGEST_S, None is returned. An error of *compute*
+        counts as no answer.
         """
         with suppress(TidemarkError):
             future = self._computed((request, state), partial(_compute_and_keep, self._last, request, compute))
@@ -112,7 +104,7 @@ class PageAnswers:
         return last
 
     def _kept_last(self, request: Hashable) -> Any:
-        """Returns the last answer to *request* if it still says what is so now; None: there is none."""
+        """Returns the last answer to *request* if it is younger than LONGEST_S, or None."""
         asked_s, answer = self._last.get(request, (-math.inf, None))
         return answer if time.monotonic() - asked_s < LONGEST_S else None
 

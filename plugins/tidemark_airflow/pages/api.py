@@ -119,9 +119,9 @@ _FORGED = (
 DAG = re.compile(r"tidemark_(?P<topology>.+)_(?P<part>streams|reports|daily|sla_check|decisions|completeness)")
 """Matches the DAGs of topologies."""
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
-"""The topology name in a file, which may be invalid TOML."""
-JSON_PLACES = ("/topologies/", "/metrics/")
-"""Beginnings of the addresses that programs ask."""
+"""Matches the topology name in a file, which may be invalid TOML."""
+JSON_PATHS = ("/topologies/", "/metrics/")
+"""Beginnings of the paths that programs ask."""
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
@@ -135,9 +135,9 @@ app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None,
 
 
 def _alert_versions(name: str) -> Sequence[int]:
-    """Returns the newest versions of the tables with alerts of the topology *name*.
+    """Returns the newest versions of the tables with alerts of the topology *name*, whose changes pages show at once.
 
-    When they change, pages show it at once. Empty in an object store, where each look is a request.
+    In an object store, where each look is a request, there are none.
     """
     with suppress(*NO_WAREHOUSE):
         layout = Layout(_warehouse())
@@ -151,10 +151,7 @@ shared = partial(shared_while, state_of=_alert_versions)
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers by `app`, and adds HEADERS to every answer.
-
-    Those of Starlette itself, such as 404, 405 and 500, have none otherwise.
-    """
+    """Answers by `app`, and adds HEADERS to every answer, also to those of Starlette itself, such as 404 and 500."""
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -198,9 +195,9 @@ def _problem_page(
     request: Request, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})
 ) -> Response:
     """Returns the page with the problem of *request*, and the way back; it has *more* headers."""
-    start = "../" * (_place(request).count("/") - 1) or "./"
+    start = "../" * (_path_in_app(request).count("/") - 1) or "./"
     topology = request.path_params.get("name")
-    # Elsewhere rights were checked before, so the user may know that there is such a topology.
+    # In all other cases rights were checked before, so the user may know that there is such a topology.
     may_know = status not in {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED}
     has_page = topology is not None and may_know and topology in {*_known(), *_broken()}
     page = problem_page(detail, status=status, start=start, topology=topology if has_page else None)
@@ -213,13 +210,13 @@ async def refused(request: Request, error: StarletteHTTPException) -> Response:
 
     An address that does not exist, or that the user may not see, is answered with a page.
     """
-    place = _place(request)
+    path = _path_in_app(request)
     is_browser = _wants_page(request)
-    if error.status_code == 401 and _is_page(place) and is_browser:
+    if error.status_code == 401 and _is_page(path) and is_browser:
         # With 307 a browser would send its form to the login page.
         return RedirectResponse(login_url(request), 303 if request.method == "POST" else 307, headers=HEADERS)
     if error.status_code == 403 and is_browser:
-        detail = _NO_EDITOR if place.split("/")[3:] == ["decisions"] else _NO_RIGHT
+        detail = _NO_EDITOR if path.split("/")[3:] == ["decisions"] else _NO_RIGHT
         return _problem_page(request, detail, 403)
     if error.status_code in {404, 405} and _is_for_people(request):
         found = "there is no page at" if error.status_code == 404 else f"{request.method} is not possible at"
@@ -241,14 +238,14 @@ def invalid(request: Request, error: RequestValidationError) -> Response:
     return problem(request, InvalidArgument(" and ".join(mistakes)))
 
 
-def _place(request: Request) -> str:
+def _path_in_app(request: Request) -> str:
     """Returns the path of *request* within this app."""
     return request.url.path.removeprefix(request.scope.get("root_path", ""))
 
 
-def _is_page(place: str) -> bool:
-    """Returns True for the address of a page, also of one that does not exist; the others are those of JSON."""
-    return not f"{place}/".startswith(JSON_PLACES)
+def _is_page(path: str) -> bool:
+    """Returns True for the path of a page, also of one that does not exist, and False for a path of JSON."""
+    return not f"{path}/".startswith(JSON_PATHS)
 
 
 def _wants_page(request: Request) -> bool:
@@ -257,7 +254,7 @@ def _wants_page(request: Request) -> bool:
 
 def _is_for_people(request: Request) -> bool:
     """Returns True if the answer to *request* is read by a person, and not by a program."""
-    return _is_page(_place(request)) or _wants_page(request)
+    return _is_page(_path_in_app(request)) or _wants_page(request)
 
 
 @app.get("/topologies")
@@ -306,7 +303,7 @@ def show_latency(
     Args:
         name: the topology.
         grain: minute, hour or day.
-        operator: the operator; None: all.
+        operator: the operator, or None for all.
         start: first instant, inclusive.
         end: last instant, exclusive.
     """
@@ -335,9 +332,9 @@ def show_bounds(name: str, source: str | None = None, start: From = None, end: T
 
     Args:
         name: the topology.
-        source: the source; None: all.
+        source: the source, or None for all.
         start: decision time of the first batches, inclusive.
-        end: that of the last, exclusive.
+        end: decision time of the last, exclusive.
     """
     start_ms, end_ms = instants_ms(start, end)
     topology = _named(name)
@@ -491,10 +488,7 @@ async def show_metrics(request: Request, readable: Readable = READABLE) -> Respo
 
 @app.get("/")
 async def first_page(readable: Readable = READABLE) -> Response:
-    """Returns the start page, which shows at once what is known.
-
-    It has a line per topology that the user may read.
-    """
+    """Returns the start page, which shows at once what is known of each topology that the user may read."""
     names = await asyncio.to_thread(lambda: readable.of(sorted({*_known(), *_broken()})))
     # Without a warehouse the page is refused; its lines would only lack their contents.
     await asyncio.to_thread(_warehouse)
@@ -550,25 +544,19 @@ def show_history(name: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
 @app.get("/pages/{name}/streams/{stream}")
 @shared
 def find_fault(name: str, stream: str) -> Response:
-    """Redirects to the operator to blame for a fault of *stream*.
-
-    It redirects to the stream's row on the topology's page if no operator is to blame.
-    """
+    """Redirects to the operator to blame for a fault of *stream*, or to the stream's row on the topology's page."""
     culprits = {row["sub_topology"]: row["culprit"] for row in _model(name)["streams"]}
     if stream not in culprits:
         msg = f"there is no stream {stream!r} of {name}; known: {', '.join(culprits)}"
         raise UnknownName(msg)
     operator = culprits.get(stream)
-    place = f"../operators/{quote(operator, safe='')}" if operator else f"../../{name}#stream-{quote(stream, safe='')}"
-    return RedirectResponse(place, 307, headers=HEADERS)
+    page = f"../operators/{quote(operator, safe='')}" if operator else f"../../{name}#stream-{quote(stream, safe='')}"
+    return RedirectResponse(page, 307, headers=HEADERS)
 
 
 @app.get("/dags/{dag}")
 def show_dag(dag: str, task: str | None = None) -> Response:
-    """Redirects from a DAG of Airflow, or its task, to a page.
-
-    Tabs of Airflow open it: they are on the pages of every DAG.
-    """
+    """Redirects from a DAG of Airflow, or its task, to a page; tabs on the pages of every DAG lead here."""
     match = DAG.fullmatch(dag)
     if match is None:
         msg = f"the DAG {dag!r} is not one of a topology; those are named tidemark_TOPOLOGY_PART"
@@ -576,8 +564,8 @@ def show_dag(dag: str, task: str | None = None) -> Response:
     name, part = match["topology"], match["part"]
     known = _known()
     streams = names_in(known[name].sub_topologies) if name in known and part == "streams" else ()
-    place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and task in streams else ""
-    return RedirectResponse(f"../pages/{name}{place}", 307, headers=HEADERS)
+    page = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and task in streams else ""
+    return RedirectResponse(f"../pages/{name}{page}", 307, headers=HEADERS)
 
 
 @app.get("/pages/{name}/reports/{interval}")
@@ -588,7 +576,7 @@ def show_report(name: str, interval: str) -> Response:
     if not REPORT.fullmatch(interval) or not file.is_file():
         msg = f"there is no report {interval!r} of {name}; the DAG tidemark_{name}_reports writes one every hour"
         raise UnknownName(msg)
-    # The page is a file that stands alone, and leads nowhere.
+    # The page is a file without links to other pages.
     text = file.read_text(encoding="utf-8").replace(NO_WAY_BACK, way_back(name), 1)
     return HTMLResponse(text, headers=HEADERS)
 
@@ -619,9 +607,9 @@ def _known() -> dict[str, Topology]:
 
 
 def _broken() -> dict[str, TidemarkError]:
-    """Returns the errors of topologies that cannot be used.
+    """Returns the errors of topologies that cannot be used, by the name in their file, or else that of the file.
 
-    They are by the name that their file gives them, or else by that of the file. Those of jobs have no file.
+    Topologies of jobs, which have no file, are among them.
     """
     recorded: dict[str, Topology | TidemarkError] = {}
     with suppress(*NO_WAREHOUSE):
@@ -686,10 +674,7 @@ def _having(topology: Topology, operator: str) -> Topology:
 
 
 def _change(topology: Topology, operator: str | None, parameters: Mapping[str, float | str]) -> WorkChange | PartChange:
-    """Returns the one change that is *parameters*.
-
-    It is a change of an operator's work, and then *operator* names the operator, or else of a setting.
-    """
+    """Returns the one change in *parameters*, of the work of *operator* if it names one, or else of a setting."""
     how = next(iter(parameters), None)
     length_ms = 0 if how in (None, "scale", "cause") else duration_ms(str(parameters[how]))
     if len(parameters) != 1 or length_ms is None or (how in WORK) != (operator is not None):
@@ -712,7 +697,7 @@ def _as_unknown_name() -> Iterator[None]:
     try:
         yield
     except InvalidArgument as error:
-        # The arguments are valid: calls are refused only where there is nothing.
+        # The arguments are valid, so calls are refused only because nothing has that name.
         raise UnknownName(str(error)) from error
 
 
@@ -732,9 +717,9 @@ def _warehouse() -> Path:
     if not warehouse:
         msg = "Airflow's variable tidemark_warehouse must name the warehouse, but is not set"
         raise NoWarehouse(msg)
-    place = warehouse_at(warehouse)
-    refuse_older(place)
-    return place
+    folder = warehouse_at(warehouse)
+    refuse_older(folder)
+    return folder
 
 
 def _json(document: Row) -> Response:

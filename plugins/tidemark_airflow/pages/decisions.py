@@ -24,7 +24,7 @@ def decision_of(fields: Mapping[str, Any], *, by: str, now_ms: int) -> AlertDeci
     """Returns the decision in the *fields* of a request.
 
     Args:
-        fields: its JSON, or its form.
+        fields: the JSON or the form of the request.
         by: the person who decides.
         now_ms: the present, epoch ms.
 
@@ -62,7 +62,7 @@ def decision_page(topology: str, subject: str, facts: DecisionFacts, *, token: s
         topology: its topology.
         subject: name of an incident, an SLA or the topology.
         facts: what is broken, and what is silenced.
-        token: of the form.
+        token: the token of the form.
     """
     return template("sla/decision_page.html.j2").render(
         topology=topology,

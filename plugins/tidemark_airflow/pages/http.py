@@ -1,8 +1,7 @@
-"""Registers Tidemark with Airflow's API server.
+"""Registers Tidemark with Airflow's API server: JSON under `/tidemark`, a page under Browse, and tabs.
 
-It has JSON under `/tidemark`, a page under Browse, and tabs on the pages of DAGs, runs and tasks. Every part of Airflow
-imports this file, and only the API server answers requests. So `tidemark_airflow.pages.api`, which answers them, is
-imported with the first one.
+The tabs are on the pages of DAGs, runs and tasks. Every part of Airflow imports this file, and only the API server
+answers requests. So `tidemark_airflow.pages.api`, which answers them, is imported with the first request.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def _tab(destination: str, query: str) -> dict[str, str]:
-    """Returns a tab on Airflow's pages of *destination*.
-
-    Airflow fills in the names in braces.
-    """
+    """Returns a tab on Airflow's pages of *destination*; Airflow fills in the names in braces."""
     route = f"tidemark-{destination.replace('_', '-')}"
     href = f"{PREFIX}/dags/{{DAG_ID}}{query}"
     return {"name": "Tidemark", "href": href, "destination": destination, "url_route": route}
@@ -46,6 +42,6 @@ class TidemarkPlugin(AirflowPlugin):
             "category": "browse",
             "url_route": "tidemark",
         },
-        *(_tab(place, "") for place in ("dag", "dag_run")),
-        *(_tab(place, "?task={TASK_ID}") for place in ("task", "task_instance")),
+        *(_tab(destination, "") for destination in ("dag", "dag_run")),
+        *(_tab(destination, "?task={TASK_ID}") for destination in ("task", "task_instance")),
     ]

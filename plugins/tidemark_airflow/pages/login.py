@@ -18,10 +18,7 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, Request
 
 SIGNED_IN = Depends(requires_access_view(AccessView.WEBSITE))
-"""Refuses a request without a login (401) or without access (403).
-
-Access is the right to see Airflow's pages.
-"""
+"""Refuses a request without a login (401), or without the right to see Airflow's pages (403)."""
 
 
 def dag_of(topology: str) -> str:
@@ -30,7 +27,6 @@ def dag_of(topology: str) -> str:
 
 
 def _require_topology(request: Request, user: GetUserDep) -> None:
-    """Refuses (403) users who may not read the topology's DAG."""
     if name := request.path_params.get("name"):
         requires_access_dag("GET", param_dag_id=dag_of(name))(request, user)
 
@@ -40,7 +36,6 @@ MAY_READ = Depends(_require_topology)
 
 
 def _require_editor(request: Request, user: GetUserDep) -> None:
-    """Refuses (403) users who may not edit the topology's DAG."""
     requires_access_dag("PUT", param_dag_id=dag_of(request.path_params["name"]))(request, user)
 
 
@@ -96,9 +91,9 @@ def is_from_other_site(request: Request) -> bool:
     if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         return True
     origin = request.headers.get("origin")
-    own = {request.headers.get("host"), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {None, ""}
+    our_hosts = {request.headers.get("host"), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {None, ""}
     # A browser that hides the origin sends "null", which has no host.
-    return origin is not None and urlsplit(origin).netloc not in own
+    return origin is not None and urlsplit(origin).netloc not in our_hosts
 
 
 class Readable:
@@ -129,10 +124,7 @@ READABLE = Depends(_readers_choice)
 
 
 def login_url(request: Request) -> str:
-    """Returns Airflow's login page, which leads back to *request*.
-
-    From a form it leads to the SLAs of its topology: the form is lost.
-    """
+    """Returns Airflow's login page, which leads back to *request*, or after a lost form to the SLAs of its topology."""
     back = request.url
     if request.method == "POST":
         back = back.replace(path=f"{back.path.rpartition('/')[0]}/slas", query="")

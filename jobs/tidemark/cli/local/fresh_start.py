@@ -17,7 +17,7 @@ from tidemark.cli.shared.plan import RepairPlan, carry_out
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
-from tidemark.maintenance.sizes import TablePlace, sizes
+from tidemark.maintenance.sizes import WrittenTable, sizes
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import counted
 from tidemark.model.tables.catalog import DECISIONS
@@ -64,7 +64,7 @@ def start_over_plan(layout: Layout, topology: Topology) -> RepairPlan:
     Its effect names tables with their sizes, and whoever else reads them. Topics, and tables of others, stay.
     """
     found = sizes(layout, topology)
-    found.pop(TablePlace(None, DECISIONS.name), None)
+    found.pop(WrittenTable(None, DECISIONS.name), None)
     folders = [*_folders(layout, topology.name)]
     rows = [(place.sub_topology or "batch jobs", place.table, size.rows, size.bytes) for place, size in found.items()]
     whole = f"{counted(len(rows), 'table')} of {sum(row[3] for row in rows):,} bytes"

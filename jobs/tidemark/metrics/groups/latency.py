@@ -15,13 +15,11 @@ from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.why.evidence.snapshot import Scene
 
 RECENT_MS = 300_000
-"""Quantiles are of the records of so many ms."""
+"""Quantiles are those of the records that finished in so many ms."""
 EDGES = (0, *range(1, 842, 35))
-"""Upper buckets of the histogram.
+"""Our buckets at the upper edges of the histogram: 0 ms, 1 ms, 2 ms, 4 ms and so on, to 4.6 hours.
 
-They stand for 0 ms, 1 ms, 2 ms, 4 ms and so on, to 4.6 hours.
-
-They are edges of our own buckets, so that counts are exact. 1.02^35 is 2.0.
+Counts are exact, because edges of the histogram are edges of our buckets. 1.02^35 is 2.0.
 """
 HOUR_MS = Grain.HOUR.length_ms
 

@@ -12,9 +12,8 @@ from tidemark.model.tables.catalog import BATCHES, BECAME, OPERATOR_BATCHES
 from tidemark.selection import outside
 from tidemark.why.evidence.snapshot import Scene
 
-# What a person's change of a topology drops is told once, and is no rate.
 WORDS = outside(BECAME, ("dropped", "held_after"))
-"""Outcomes of updates; updates that are still held have none."""
+"""Outcomes of updates: held updates have none yet, and what a change of a topology drops is no rate."""
 HOUR_MS = Grain.HOUR.length_ms
 
 

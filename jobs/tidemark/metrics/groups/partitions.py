@@ -13,7 +13,7 @@ from tidemark.why.evidence.snapshot import Scene
 def _of_partitions(scene: Scene, _: Rows) -> Iterator[Sample]:
     for sub in scene.topology.sub_topologies:
         sources = names_in(sub.outside_sources)
-        # Nothing is read of a stream without sources from outside.
+        # The facts of a stream without sources from outside are not read.
         marks = scene.facts[sub.name].marks if sources else {}
         # Spark has one watermark for a whole query of a job.
         named = {

@@ -25,7 +25,7 @@ RESTORE_TABLE = "restore its table from a backup; of a stream's table `tidemark 
 
 @contextmanager
 def naming_damage(tables: Callable[[], Iterable[Path]]) -> Iterator[None]:
-    """Raises UnreadableFile in place of an error of the block if one of *tables*, which it may have read, is damaged."""
+    """Raises UnreadableFile in place of an error of the block if one of the *tables* that it may read is damaged."""
     try:
         yield
     except UnreadableFile:
