@@ -213,7 +213,7 @@ SOURCES = """
 import json
 from tidemark.cli.export.file_schemas import schema_of
 from tidemark.model.toml_operators import read_operator
-from tidemark.stream.startup.source_list import place_of
+from tidemark.stream.startup.source_list import input_text
 
 table = {"kind": "source", "orc": "in", "fields": "id string, at bigint", "timestamp": "at", "bound": "1 s"}
 events, _ = read_operator("play.toml", "events", table, folder=None)
@@ -221,7 +221,8 @@ del table["timestamp"]
 _, mistakes = read_operator("play.toml", "events", {**table, "topic": "t", "files": "in"}, folder=None)
 _, more = read_operator("play.toml", "events", {**table, "starting_offsets": "latest", "max_files": 3}, folder=None)
 said = json.dumps(schema_of("topology"))
-print(json.dumps([events.read_from, place_of(events), *map(str, [*mistakes, *more]), "a folder of ORC files" in said]))
+found = [events.read_from, input_text(events), *map(str, [*mistakes, *more]), "a folder of ORC files" in said]
+print(json.dumps(found))
 """
 
 

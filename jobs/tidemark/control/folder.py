@@ -602,7 +602,7 @@ class Control:
         return self._killed(launch_id).get("by") or None
 
     def killed_for(self, launch_id: str) -> str | None:
-        """Returns the other stream because of which the process of *launch_id* was killed, or None without one."""
+        """Returns the other stream because of which the process of *launch_id* was killed, if there was one."""
         return self._killed(launch_id).get("stream") or None
 
     def _killed(self, launch_id: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ class LeaseHeld(Exception):
 class Lease:
     """Takes and gives back the lease of the control folder *home*.
 
-    *last_beat* returns the epoch and the time (epoch ms) of the newest heartbeat there, or None without one.
+    *last_beat* returns the epoch and the time (epoch ms) of the newest heartbeat there, or None if there is none.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ def sign_of(beat: Heartbeat) -> Sign:
 def completed(evidence: DriverEvidence, control: Control, at_ms: int) -> DriverEvidence:
     """Returns *evidence* with the lease and a drain request in *control*, if they matter at *at_ms*.
 
-    They are only looked up if they matter, because in an object store each costs a request. Raises PermissionError for
-    a user who may not read the folder.
+    What does not matter is not looked up, because in an object store each look costs a request. Raises PermissionError
+    for a user who may not read the folder.
     """
     newest = evidence.newest
     if newest is None or newest.reported not in REPORTED_ALIVE:

@@ -24,10 +24,9 @@ def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table)
 
 
 def register(spark: SparkSession, layout: Layout, *statements: str, topology: str | None = None) -> None:
-    """Makes tables and views of a warehouse temporary views of *spark*.
+    """Makes tables and views of a warehouse temporary views of *spark*, with the same names as in `tidemark sql`.
 
-    They have the same names as in `tidemark sql`. A table that is not written yet has no rows. Hours are those of the
-    session's time zone: set it to UTC.
+    A table that is not written yet has no rows. Hours are those of the session's time zone: set it to UTC.
 
     Args:
         spark: the session.

@@ -30,8 +30,8 @@ def archive(folder: Path) -> Path:
 def driver_archive(folder: Path, project: Project) -> Path:
     """Makes a zip in *folder* with a driver's files; returns its path.
 
-    It has this package as a wheel has it, and in `project` what a driver and batch jobs read of *project*: topologies,
-    connections and SLAs.
+    The zip has this package as a wheel has it, and in the folder `project` what a driver and batch jobs read of
+    *project*: topologies, connections and SLAs.
     """
     return _put(folder, "driver", _zipped({**_package(), **dict(_beside()), **dict(_of_project(project))}))
 

@@ -35,7 +35,7 @@ CONTAINER = re.compile(r"[a-z0-9-]+@[a-z0-9]+\.dfs\.core\.windows\.net")
 STORES = {"s3": (SCHEME, NAME), "s3a": (SCHEME, NAME), "gs": (GCS, NAME), "abfss": (ADLS, CONTAINER)}
 """Scheme of paths and form of buckets by scheme of URLs."""
 _NAMED: set[tuple[Path, int, int]] = set()
-"""Folders (path, device, inode) whose own names, and those of the folders above, this process has synced.
+"""Folders (path, device, inode) whose names, and those of the folders above, this process has synced.
 
 File systems give the inode of a removed folder to the next one, under another path.
 """
@@ -100,10 +100,9 @@ def is_missing(warehouse: Path) -> bool:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file at *path* for writing.
+    """Opens a new file at *path* for writing, which is durable after the context; none is left if the context raises.
 
-    It is durable after the context, and there is none if the context raises. Raises FileExistsError if there was a file
-    before.
+    Raises FileExistsError if there was a file before.
     """
     if isinstance(path, ObjectPath):
         content = io.BytesIO()

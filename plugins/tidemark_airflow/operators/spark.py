@@ -85,7 +85,7 @@ def kafka_address(cluster: str) -> str | None:
 def airflow_secret(at: str, reference: SecretPlace) -> str:
     """Returns the secret in Airflow's connection, masked in logs.
 
-    *reference* is its place there, and *at* the dotted key that names it.
+    *reference* says which field of which connection it is, and *at* is the dotted key that names it.
 
     Raises:
         InvalidArgument: there is no such connection, or it does not have the field.

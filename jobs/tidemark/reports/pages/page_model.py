@@ -154,7 +154,7 @@ def newest_report(layout: Layout, topology: str) -> str | None:
 
 
 def _newest_result(tables: Tables, topology: Topology, at_ms: int) -> Row:
-    """Returns when a terminal operator last gave a result, and the age of that result; both None without a result."""
+    """Returns when a terminal operator last gave a result, and the age of that result, or None for both."""
     ((newest_at,),) = tables.ask(NEWEST_RESULT, [topology.name, at_ms, list(topology.terminals)]).rows
     age_ms = None if newest_at is None else at_ms - round(newest_at.timestamp() * 1000)
     return {"newest_result_at": newest_at, "newest_result_age_ms": age_ms}

@@ -220,7 +220,7 @@ def problem_page(detail: str, *, status: int, start: str, topology: str | None =
         detail: the problem and its remedy.
         status: the HTTP status of the answer.
         start: the address of the start page.
-        topology: a topology whose page is linked, too; None links none.
+        topology: a topology whose page is linked, too, if it has one.
     """
     # Other problems stay: if the page were loaded again, a reader would not see what was wrong with a form.
     refresh_s = REFRESH_S if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None

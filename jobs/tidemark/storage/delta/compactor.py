@@ -49,10 +49,10 @@ class Writes(Protocol):
     def check_lease(self) -> Callable[[], None]:
         """Raises LeaseLost if another driver may write now."""
 
-    def open_anew(self, path: Path, *, own: int = 0) -> object:
+    def open_anew(self, path: Path, *, own_commits: int = 0) -> object:
         """Opens the table at *path* as it is now.
 
-        *own* is how many commits this process has made by other means since the table was opened.
+        *own_commits* is how many commits this process has made by other means since the table was opened.
         """
 
 
@@ -62,7 +62,7 @@ class Compactor:
     Args:
         committer: the object that makes these commits, under whose lease tables are compacted.
         every: after so many commits of a table.
-        replaced_for_s: seconds for which replaced files stay; None to leave them to maintenance.
+        replaced_for_s: seconds for which replaced files stay, or None if they are left to maintenance.
         clock_s: a monotonic clock.
     """
 
@@ -126,7 +126,7 @@ class Compactor:
         if self._replaced_for_s is not None and not isinstance(path, ObjectPath):
             self._replaced.extend((self._clock_s(), path / file.relative_path) for file in small)
         # The compaction was a commit of this driver, not of another writer.
-        self._committer.open_anew(path, own=1)
+        self._committer.open_anew(path, own_commits=1)
         return True
 
 

@@ -73,7 +73,7 @@ def closed_row(closed: ClosedRows, schema: pa.Schema, batch_id: int) -> pa.Table
 
 
 def closed_by(rows: pl.DataFrame, column: str | None) -> ClosedRows | None:
-    """Returns the windows that are closed according to a `closed_row` among *rows*, or None without such a row.
+    """Returns the windows that a `closed_row` among *rows* closes, or None if there is no such row.
 
     *column* is the column with the ends of windows, None for a table without windows.
     """

@@ -46,23 +46,23 @@ class Stamp:
     format: int
     tidemark: str | None
 
-    def refuse_older(self, place: Path) -> None:
-        """Raises OtherFormat if *place*, which has this stamp, has a format before FORMAT, which no version reads."""
+    def refuse_older(self, path: Path) -> None:
+        """Raises OtherFormat if *path*, which has this stamp, has a format before FORMAT, which no version reads."""
         if self.format < FORMAT:
             msg = (
-                f"{place} has format {self.format}, but Tidemark {VERSION} reads and writes format {FORMAT} alone; "
+                f"{path} has format {self.format}, but Tidemark {VERSION} reads and writes format {FORMAT} alone; "
                 "nothing was changed; choose an empty folder with --home or --warehouse, and let the streams start "
                 "anew there (docs/upgrades.md)"
             )
             raise OtherFormat(msg)
 
-    def refuse_other(self, place: Path) -> None:
-        """Raises OtherFormat if *place*, which has this stamp, has another format than FORMAT."""
-        self.refuse_older(place)
+    def refuse_other(self, path: Path) -> None:
+        """Raises OtherFormat if *path*, which has this stamp, has another format than FORMAT."""
+        self.refuse_older(path)
         if self.format > FORMAT:
             writer = "an unknown version" if self.tidemark is None else f"version {self.tidemark}"
             msg = (
-                f"{place}: {writer} of Tidemark has written format {self.format}, but this is version {VERSION}, which "
+                f"{path}: {writer} of Tidemark has written format {self.format}, but this is version {VERSION}, which "
                 f"writes format {FORMAT}; nothing was changed; install {writer} (docs/upgrades.md)"
             )
             raise OtherFormat(msg)

@@ -372,7 +372,7 @@ class Appender:
         """Does nothing: rows that belong to no batch may come from several processes."""
         return lambda: None
 
-    def open_anew(self, path: Path, *, own: int = 0) -> None:
+    def open_anew(self, path: Path, *, own_commits: int = 0) -> None:
         """Does nothing: `append` opens the table anew after a commit that it does not know."""
 
     def _append(self, rows: pa.Table) -> None:
@@ -460,7 +460,7 @@ class Committer:
         they are. The commit also has *notes*.
 
         Returns:
-            The clock (epoch ms) after the commit; the commit's own if it was made before.
+            The clock (epoch ms) after the commit, or the time in the commit if that was made before.
         """
 
         def add(log: TableLog, noted: Notes) -> None:
@@ -590,15 +590,15 @@ class Committer:
         log = self._open.get(path)
         return log is not None and commit_file(path, log.version + 1).exists()
 
-    def open_anew(self, path: Path, *, own: int = 0) -> TableLog:
+    def open_anew(self, path: Path, *, own_commits: int = 0) -> TableLog:
         """Opens the table at *path* as it is now.
 
-        *own* is the number of commits that this driver made elsewhere since the last look. Raises Contradiction if a
-        commit of others stops the stream from continuing.
+        *own_commits* is the number of commits that this driver made elsewhere since the last look. Raises Contradiction
+        if a commit of others stops the stream from continuing.
         """
         was = self._open.get(path)
         log = self._open[path] = TableLog(path, self._app_id(path))
-        self._look_at_others(path, log, own=own)
+        self._look_at_others(path, log, own_commits=own_commits)
         if was is None or was.is_grown:
             log.clean_up(self._trimmers.get(path.name, DeltaTable.cleanup_metadata))
         return log
@@ -614,22 +614,22 @@ class Committer:
     def _log(self, path: Path) -> TableLog:
         if path not in self._open or self._open[path].is_grown:
             self.open_anew(path)
-        self._look_at_others(path, self._open[path], own=0)
+        self._look_at_others(path, self._open[path], own_commits=0)
         return self._open[path]
 
-    def _look_at_others(self, path: Path, log: TableLog, *, own: int) -> None:
+    def _look_at_others(self, path: Path, log: TableLog, *, own_commits: int) -> None:
         """Checks the commits since the last look.
 
         Args:
             path: the table.
             log: its log.
-            own: the number of these commits that are this driver's.
+            own_commits: how many of these commits are this driver's.
 
         Raises:
             Contradiction: others restored the table, or put rows into one that is this driver's alone.
         """
         since, self._seen[path] = self._seen.get(path, log.version), log.version
-        if log.version - since <= own:
+        if log.version - since <= own_commits:
             return
         table = DeltaTable(str(path))
         # A restore brings rows back, or takes away rows that this driver believes in.
@@ -684,7 +684,7 @@ class Committer:
             # Before the lease is checked: delta-rs finds conflicts with all commits after this update.
             log.table.update_incremental()
             Requirements.of(path, log.table).refuse(Access.REPLACES)
-            self._look_at_others(path, log, own=0)  # this batch may replace rows that others put there
+            self._look_at_others(path, log, own_commits=0)  # this batch may replace rows that others put there
         if log.newest_batch >= batch_id:
             return self._committed_at_ms(DeltaTable(str(path)), batch_id)
         self.check_lease()
@@ -709,14 +709,14 @@ class Committer:
                 raise Contradiction(msg) from error
             raise
         committed_at_ms = self._fence.clock()
-        self._look_at_others(path, log, own=1)
+        self._look_at_others(path, log, own_commits=1)
         return committed_at_ms
 
     def _remove_unused(self, path: Path, batch_id: int, *, since_s: float) -> None:
         """Removes the files of a failed commit of *batch_id* at *path*.
 
-        They have rows of the batch, are in no commit, and were written at *since_s* (seconds since the epoch) or later.
-        Raises the error of `check_lease`: a newer driver may be about to commit them.
+        These are files with rows of the batch that are in no commit, and that were written at *since_s* (seconds since
+        the epoch) or later. Raises the error of `check_lease`: a newer driver may be about to commit them.
         """
         used = file_names(DeltaTable(str(path)))
         unused = [file for file in path.glob("*.parquet") if file.name not in used]

@@ -42,7 +42,7 @@ class Pace:
         clock: boot, ms.
 
     Attributes:
-        in_vain_ms: when it asked last and no record was unread, by *clock*, or None before that.
+        in_vain_ms: when it last asked and no record was unread, by *clock*, or None if that never happened.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ from tidemark.stream.journal.layout import batches_in
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
-from tidemark.stream.startup.source_list import Fate, SourceChange, changes, place_of, with_waiting
+from tidemark.stream.startup.source_list import Fate, SourceChange, changes, input_text, with_waiting
 from tidemark.stream.startup.state_compatibility import changed, meanings, types
 from tidemark.stream.write.declared import declared_tables
 
@@ -247,7 +247,7 @@ def _has_read(home: Path, stream: Stream) -> bool:
     """
     newest = _readable(home)
     inputs = newest.notes.progress.inputs if newest else {}
-    names, read = {*names_in(stream.sub.sources)}, {*map(place_of, stream.sub.sources)}
+    names, read = {*names_in(stream.sub.sources)}, {*map(input_text, stream.sub.sources)}
     # The source may have had another name there.
     return not names.isdisjoint(inputs) or bool(inputs and read & {each.place for each in listed_sources(home)})
 
@@ -266,7 +266,7 @@ def _to_continue(stream: Stream, former: Path, naming: Sequence[str]) -> str:
     The operators *naming* it set its name.
     """
     was = {each.place: each.name for each in listed_sources(former)}
-    names = {source.name: was.get(place_of(source), source.name) for source in stream.sub.outside_sources}
+    names = {source.name: was.get(input_text(source), source.name) for source in stream.sub.outside_sources}
     renamed = [f'was = "{old}" below [operators.{name}]' for name, old in names.items() if old != name]
     tables = " and ".join(f"[operators.{name}]" for name in naming)
     return " and ".join([f'write sub_topology = "{former.name}" below {tables}', *renamed])

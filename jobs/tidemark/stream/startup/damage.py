@@ -50,7 +50,7 @@ class ReadJournal:
 
     @property
     def newest_entry(self) -> Entry | None:
-        """The entry of the newest decided batch, or None without one, or if it is damaged."""
+        """The entry of the newest decided batch, or None if there is none or it is damaged."""
         return None if self.newest is None else self.entries.get(self.newest)
 
 

@@ -79,7 +79,7 @@ class SourceChange:
         return self.fate is Fate.GOES_ON
 
     @property
-    def _was(self) -> ListedSource:
+    def _former(self) -> ListedSource:
         assert self.former is not None
         return self.former
 
@@ -91,12 +91,12 @@ class SourceChange:
     @property
     def is_renamed(self) -> bool:
         """True if it goes on under another name."""
-        return self.goes_on and self._was.name != self.name
+        return self.goes_on and self._former.name != self.name
 
     @property
     def has_other_topics(self) -> bool:
         """True if it goes on, and its list of topics has changed."""
-        return self.goes_on and self.place != self._was.place
+        return self.goes_on and self.place != self._former.place
 
     @property
     def is_news(self) -> bool:
@@ -107,12 +107,12 @@ class SourceChange:
     def ways(self) -> tuple[str, ...]:
         """What a person can do if the source is refused, the best way first."""
         if self.waiting:
-            return (f"restore the name {self._was.name} until none waits; without `max_drift` that takes one batch",)
+            return (f"restore the name {self._former.name} until none waits; without `max_drift` that takes one batch",)
         at, begin = f"below [operators.{self.name}]", 'starting_offsets = "earliest" (or "latest", or an instant)'
         if self.is_of_another_name:
-            way = f'write was = "{self._was.name}" {at}, to go on under the new name'
+            way = f'write was = "{self._former.name}" {at}, to go on under the new name'
             return way, f"write {begin} there, to read the {self.place} anew"
-        left = f"what it has not read of the {self._was.place} is left out"
+        left = f"what it has not read of the {self._former.place} is left out"
         return f"write {begin} {at}: it begins there, and {left}", "restore the previous file"
 
     @property
@@ -128,7 +128,7 @@ class SourceChange:
         """The words that follow the fate in `line`; empty if there are none."""
         match self.fate:
             case Fate.GOES_ON:
-                where = f"where {self._was.name} was" if self.is_renamed else ""
+                where = f"where {self._former.name} was" if self.is_renamed else ""
                 topics = f"and reads {self.place}" if self.has_other_topics else ""
                 return f"{where} {topics}".strip()
             case Fate.BEGINS:
@@ -137,11 +137,11 @@ class SourceChange:
                 return ""
             case Fate.REFUSED if self.waiting:
                 n = f"{self.waiting:,} record{' waits' if self.waiting == 1 else 's wait'}"
-                return f"{n} for other partitions under the name {self._was.name}"
+                return f"{n} for other partitions under the name {self._former.name}"
             case Fate.REFUSED if self.is_of_another_name:
-                return f"it reads {self.place}, which the source {self._was.name} has read"
+                return f"it reads {self.place}, which the source {self._former.name} has read"
             case Fate.REFUSED:
-                return f"was {self._was.place}, is {self.place}"
+                return f"was {self._former.place}, is {self.place}"
             case Fate.NEEDS_CONSENT:
                 raise AssertionError(self.name)  # a source keeps nothing that could mean something else
             case _:
@@ -153,7 +153,7 @@ def dropped_text(waiting: int) -> str:
     return f"{counted(waiting, 'waiting record is', 'waiting records are')} dropped"
 
 
-def place_of(source: Reading) -> str:
+def input_text(source: Reading) -> str:
     """Returns what *source* reads, as text."""
     match source:
         case HopSource():
@@ -183,10 +183,10 @@ def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChan
         if was is not None and was in by_name and was not in going_on and source.name not in going_on:
             former = by_name[was]
         # What was read under another name would be read twice, unless the file says where to begin.
-        ending, again = ending_by_place.get(place_of(source)), None
+        ending, again = ending_by_place.get(input_text(source)), None
         if former is None and ending is not None:
-            former, again = (None, ending.name) if _is_told(source) else (ending, None)
-        found.append(SourceChange(source.name, _fate(source, former), place_of(source), former, again=again))
+            former, again = (None, ending.name) if _says_start(source) else (ending, None)
+        found.append(SourceChange(source.name, _fate(source, former), input_text(source), former, again=again))
     kept = {change.former.name for change in found if change.former}
     return [*found, *(SourceChange(each.name, Fate.ENDS, None, each) for each in listed if each.name not in kept)]
 
@@ -217,10 +217,10 @@ def _fate(source: Reading, former: ListedSource | None) -> Fate:
     if former is None:
         return Fate.BEGINS
     is_named = former.name == source.name or (isinstance(source, Source) and former.name == source.was)
-    if is_named and (former.place == place_of(source) or _are_topics(source, former)):
+    if is_named and (former.place == input_text(source) or _are_topics(source, former)):
         return Fate.GOES_ON
     # Offsets of one topic say nothing about another, so the file has to say where to begin.
-    return Fate.BEGINS if _is_told(source) else Fate.REFUSED
+    return Fate.BEGINS if _says_start(source) else Fate.REFUSED
 
 
 def _are_topics(source: Reading, former: ListedSource) -> bool:
@@ -230,10 +230,10 @@ def _are_topics(source: Reading, former: ListedSource) -> bool:
     read_several = former.place.startswith(SEVERAL)
     if not read_several and (former.topic is None or not source.reads(former.topic)):
         return False
-    return former.place.partition(CLUSTER)[2] == place_of(source).partition(CLUSTER)[2]
+    return former.place.partition(CLUSTER)[2] == input_text(source).partition(CLUSTER)[2]
 
 
-def _is_told(source: Reading) -> bool:
+def _says_start(source: Reading) -> bool:
     """Returns True if the file says where *source* begins."""
     # The file cannot say it of a hop, which is read from its beginning.
     return not isinstance(source, Source) or source.starting_offsets is not None

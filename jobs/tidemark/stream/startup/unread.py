@@ -181,7 +181,7 @@ def skip_command(topology: str, sub_topology: str, record: str) -> str:
 
 
 def begun(control: Path, sub: SubTopology) -> str:
-    """Returns `unread` as part of a sentence; empty if nothing is unread, and if a file is damaged."""
+    """Returns what is unread as a clause, or empty if nothing is, or if a file is damaged."""
     try:
         ranges = unread(control, sub)
     except UnreadableFile:

@@ -165,7 +165,7 @@ class CurrentTables:
             remove_files(changes, old)
         except TableBusy as busy:
             log.info("%s", busy)
-        self._committer.open_anew(changes, own=1)
+        self._committer.open_anew(changes, own_commits=1)
         self._fence.reached(f"removed from {changes.name}")
 
 
