@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from support.play import NOON, Play
 from support.topologies import NEWEST
-from tidemark.storage.delta.compaction import files_of
+from tidemark.storage.delta.compaction import data_files_of
 
 SMALL, LARGE = 100_000, 5_000_000
 CHANGED = 1_000
@@ -69,11 +69,11 @@ def _measured(home: Path, rows: int) -> _Measured:
         play.batch(sent, at_ms=at_ms)
         if second:  # the first one merges
             found.batch_s.append(time.process_time() - began_s)
-    before = {file.name for file in files_of(play.table("board"))}
+    before = {file.name for file in data_files_of(play.table("board"))}
     began_s = time.process_time()
     play.batch(at_ms=NOON + 61_000)
     found.merge_s = time.process_time() - began_s
-    found.merge_bytes = sum(file.bytes for file in files_of(play.table("board")) if file.name not in before)
+    found.merge_bytes = sum(file.bytes for file in data_files_of(play.table("board")) if file.name not in before)
     return found
 
 

@@ -19,7 +19,7 @@ from support.topologies import NEWEST, aggregate, operators, repartition, sink
 from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.storage.delta.compaction import DataFile, files_of
+from tidemark.storage.delta.compaction import DataFile, data_files_of
 from tidemark.storage.delta.compactor import Compactor, _small
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer, scan
 from tidemark.storage.fence import Fence
@@ -52,7 +52,7 @@ def test_a_warehouse_may_have_signs_of_urls_and_of_sql_in_its_name(tmp_path: Pat
     play = Play(NEWEST, tmp_path / """a b#c?d+é'f"g 50%""")
     batches(play, range(2 * EVERY))
     play.settle()
-    assert len(files_of(table(play, "changes"))) <= 3 * EVERY
+    assert len(data_files_of(table(play, "changes"))) <= 3 * EVERY
     assert updates(play) == [(n, 0) for n in range(2 * EVERY)]
     assert scan(table(play, "board")).collect()["v"].to_list() == [2 * EVERY - 1]
 
@@ -62,7 +62,7 @@ def test_a_table_has_few_files_after_many_batches(tmp_path: Path) -> None:
     batches(play, range(16))
     for name in ("changes", "batches", "suppressed", "operator_batches"):
         if DeltaTable.is_deltatable(str(table(play, name))):
-            assert len(files_of(table(play, name))) <= 3 * EVERY, name
+            assert len(data_files_of(table(play, name))) <= 3 * EVERY, name
     assert updates(play) == [(n, 0) for n in range(16)]
     assert scan(table(play, "board")).collect()["v"].to_list() == [15]
 
@@ -100,7 +100,7 @@ def test_a_hop_keeps_files_that_a_driver_has_not_read(tmp_path: Path) -> None:
     )
     play = Play(sent, tmp_path)
     batches(play, range(9))
-    assert len(files_of(table(play, "hop_by_v"))) == 9
+    assert len(data_files_of(table(play, "hop_by_v"))) == 9
 
 
 def test_foreign_rows_are_logged_and_not_compacted(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_files_that_cannot_be_compacted_now_are_left_for_later(
         commit(batch_id)
         compactor.committed(path)
     assert compactor.compact() == path
-    assert len(files_of(path)) == 1
+    assert len(data_files_of(path)) == 1
 
 
 def test_a_replaced_driver_gets_an_error_and_compacts_nothing(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_replaced_driver_gets_an_error_and_compacts_nothing(tmp_path: Path) ->
     compactor.committed(path)
     with pytest.raises(LeaseLost):
         compactor.compact()
-    assert len(list(path.glob("*.parquet"))) == len(files_of(path)) == EVERY
+    assert len(list(path.glob("*.parquet"))) == len(data_files_of(path)) == EVERY
 
 
 def test_a_driver_continues_when_tables_cannot_be_listed(
@@ -175,7 +175,7 @@ def test_a_driver_continues_when_tables_cannot_be_listed(
     compactor, commit = committing(path)
     commit(0)
     compactor.committed(path)
-    monkeypatch.setattr("tidemark.storage.delta.compactor.files_of", failing)
+    monkeypatch.setattr("tidemark.storage.delta.compactor.data_files_of", failing)
     assert compactor.compact() is None
     assert "Input/output error" in caplog.text
 

@@ -20,7 +20,7 @@ from support.topologies import BOARD, WINDOW_BOARD
 from tidemark.errors import TidemarkError
 from tidemark.model.kinds.sink import Sink
 from tidemark.query.sql import Warehouse
-from tidemark.storage.delta.current_view import current_rows
+from tidemark.storage.delta.current_view import current_rows_sql
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.write import current_tables
@@ -132,7 +132,7 @@ def test_whichever_table_a_reader_opens_first_it_misses_no_row(tmp_path: Path, m
         connection.register("t", dataset_of(DeltaTable(str(paths[0]), version=version)))
         connection.register("c", dataset_of(DeltaTable(str(paths[1]), version=of_changes)))
         names = {paths[0]: "t", paths[1]: "c"}
-        text = current_rows(*paths, names.__getitem__, lambda name: f'"{name}"')
+        text = current_rows_sql(*paths, names.__getitem__, lambda name: f'"{name}"')
         return dict(connection.execute(f"SELECT id, v FROM ({text})").fetchall())
 
     now = {"a": 122, "c": 122}

@@ -25,7 +25,7 @@ from support.small_disk import SmallDisk, small_disk
 from support.topologies import NEWEST_SENT
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.storage.delta.tables import Committer, create, scan
-from tidemark.storage.disk import Disk, Work, of_driver_before, past_trouble
+from tidemark.storage.disk import Disk, Work, past_trouble, trouble_of_driver_before
 from tidemark.storage.fence import Fence
 
 T = 1_400_000_000_000
@@ -263,4 +263,4 @@ def test_the_next_driver_tells_of_the_disk_of_the_driver_before(
     reason: str | None, past: str | None, told: str | None
 ) -> None:
     assert past_trouble(reason, 2_000) == past
-    assert of_driver_before(reason, 2_000) == told
+    assert trouble_of_driver_before(reason, 2_000) == told

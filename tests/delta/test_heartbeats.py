@@ -23,7 +23,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.segments import Gap, Segment
 from tidemark.semantics.skew import Skew
-from tidemark.storage.delta.compaction import files_of
+from tidemark.storage.delta.compaction import data_files_of
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import ClockOffset, Heartbeats
 from tidemark.stream.driver.usage import usage_of
@@ -77,7 +77,7 @@ def test_a_driver_compacts_its_heartbeats(tmp_path: Path, monkeypatch: pytest.Mo
     for number in range(9):
         beat = replace(BEAT, at_ms=NOON + 15_000 * number)
         told.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
-        files.append(len(files_of(tmp_path / "heartbeats")))
+        files.append(len(data_files_of(tmp_path / "heartbeats")))
     # The first commit of a driver is a try, and then each fourth: five files become one.
     assert files == [1, 2, 3, 4, 1, 2, 3, 4, 1]
     assert rows(tmp_path, "beat_at") == [(utc(NOON + 15_000 * number),) for number in range(9)]

@@ -40,7 +40,7 @@ from tidemark.model.settings.retention import DAY_MS, WEEK_MS
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.query.sql import Warehouse
-from tidemark.storage.delta.compaction import DataFile, files_of, rows_of_each, write_files
+from tidemark.storage.delta.compaction import DataFile, data_files_of, rows_of_each, write_files
 from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.delta.tables import read_before, scan
 from tidemark.stream.startup.evidence import evidence
@@ -200,10 +200,10 @@ def written_days_ago(monkeypatch: pytest.MonkeyPatch, play: Play, days: Mapping[
             replace(
                 f, written_at_ms=now_ms - round(days.get(-1 if f.newest_batch is None else f.newest_batch, 0) * DAY_MS)
             )
-            for f in files_of(path)
+            for f in data_files_of(path)
         ]
 
-    monkeypatch.setattr(upkeep, "files_of", files)
+    monkeypatch.setattr(upkeep, "data_files_of", files)
 
 
 def batches_in(play: Play, table: str) -> list[int]:
@@ -327,7 +327,7 @@ def test_closed_files_of_a_day_or_of_a_week_that_is_over_are_compacted_into_one(
     for stream in streams(play):
         maintain_stream(stream, now_ms=now_ms + DAY_MS, closed_after_ms=DAY_MS + 3_600_000)
     outcomes = Layout(tmp_path).stream_table("play", SUB, "operator_batches")
-    assert [file.newest_batch for file in files_of(outcomes)] == of_days
+    assert [file.newest_batch for file in data_files_of(outcomes)] == of_days
 
 
 HOP = (
@@ -347,10 +347,10 @@ def test_files_that_a_hop_reader_has_not_read_are_untouched(tmp_path: Path) -> N
         a_batch(play, number)
         if number == 1:
             play.hop(play.topology.sub_topologies[1].name, at_ms=T + number)
-    unread = {file.name for file in files_of(hop) if (file.newest_batch or 0) > 1}
+    unread = {file.name for file in data_files_of(hop) if (file.newest_batch or 0) > 1}
     for _ in range(2):  # twice changes nothing
         maintained(play, in_ms=1_000 * DAY_MS)
-        assert unread < {file.name for file in files_of(hop)}
+        assert unread < {file.name for file in data_files_of(hop)}
         read = [(row["batch_id"], row["id"]) for row in play.rows("hop_by_v") if row["batch_id"] < 2]
         assert sorted(read) == [(0, "b"), (1, "a"), (1, "c")]  # the newest row of each id
 
@@ -377,7 +377,7 @@ def test_two_concurrent_maintenance_runs_leave_the_same_as_one(tmp_path: Path) -
         for done in [both.submit(maintained, play) for _ in range(2)]:
             done.result()
     assert play.tables() == before
-    assert len(files_of(Layout(tmp_path).stream_table("play", SUB, "operator_batches"))) == 1
+    assert len(data_files_of(Layout(tmp_path).stream_table("play", SUB, "operator_batches"))) == 1
 
 
 def test_files_of_killed_maintenance_are_removed_by_the_next_run(
@@ -388,7 +388,7 @@ def test_files_of_killed_maintenance_are_removed_by_the_next_run(
         a_batch(play, number)
     before = play.tables()
     changes = Layout(tmp_path).stream_table("play", SUB, "changes")
-    files = files_of(changes)
+    files = data_files_of(changes)
     left = list(
         write_files(changes, rows_of_each(changes, files), prefix="needed-", like=files[0])
     )  # and not committed
@@ -403,9 +403,9 @@ def test_tables_of_an_inconsistent_stream_are_untouched(tmp_path: Path) -> None:
         a_batch(play, number)
     board = Layout(tmp_path).stream_table("play", SUB, "board")
     DeltaTable(str(board)).restore(1)
-    before = {path: files_of(path) for path in board.parent.iterdir()}
+    before = {path: data_files_of(path) for path in board.parent.iterdir()}
     maintained(play)
-    assert {path: files_of(path) for path in board.parent.iterdir()} == before
+    assert {path: data_files_of(path) for path in board.parent.iterdir()} == before
 
 
 def test_the_job_prints_files_and_sizes_before_and_after(tmp_path: Path) -> None:
@@ -439,4 +439,4 @@ def test_a_partitioned_report_is_compacted_and_pruned(tmp_path: Path) -> None:
 
     soon = replace(topology, retention=replace(topology.retention, reports_ms=1, unused_ms=None))
     maintain.run(Layout(tmp_path), soon, now_ms=wall_clock_ms() + DAY_MS)
-    assert len(files_of(path)) == 1
+    assert len(data_files_of(path)) == 1

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from support.topologies import operators, sink, source, topology_of
 from tidemark.errors import Contradiction
 from tidemark.model.topology import parse
-from tidemark.storage.delta.requirements import description
+from tidemark.storage.delta.requirements import protocol_and_metadata
 from tidemark.stream.read.source_tables import SourceTables
 
 TOML = topology_of(events=source("id string from ID", delta="in", topic=None)) + operators(
@@ -134,4 +134,4 @@ def test_compacted_commits_are_not_taken_for_a_checkpoint(tmp_path: Path) -> Non
     table_id = str([write(tmp_path, n) for n in range(3)][-1].metadata().id)
     # Commits 1 and 2 in one file, which has neither the protocol nor the columns of the table.
     (tmp_path / "in" / "_delta_log" / f"{1:020d}.{2:020d}.compacted.json").write_text('{"add": {"path": "x.parquet"}}')
-    assert description(tmp_path / "in")[1]["id"] == table_id
+    assert protocol_and_metadata(tmp_path / "in")[1]["id"] == table_id

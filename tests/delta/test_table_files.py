@@ -25,7 +25,7 @@ from tidemark.storage.delta import compaction
 from tidemark.storage.delta.compaction import (
     NewFile,
     TableBusy,
-    files_of,
+    data_files_of,
     remove_files,
     replace_files,
     rows_of_each,
@@ -58,18 +58,18 @@ def contents(path: Path) -> list[tuple[str, int]]:
 
 def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iterator[NewFile]:
     """All rows in one file; *meanwhile* happens before it is committed."""
-    files = files_of(path)
+    files = data_files_of(path)
     yield from write_files(path, rows_of_each(path, files), prefix="", like=replace(files[-1], written_at_ms=7))
     meanwhile()
 
 
 def test_files_are_read_from_the_log_with_their_newest_batch(table: Path) -> None:
-    assert [(file.rows, file.newest_batch) for file in files_of(table)] == [(2, 0), (1, 1), (1, 2)]
+    assert [(file.rows, file.newest_batch) for file in data_files_of(table)] == [(2, 0), (1, 1), (1, 2)]
 
 
 def test_compacted_rows_keep_their_age_and_writer(table: Path) -> None:
-    replace_files(table, files_of(table), together(table))
-    (file,) = files_of(table)
+    replace_files(table, data_files_of(table), together(table))
+    (file,) = data_files_of(table)
     assert (file.rows, file.newest_batch, file.written_at_ms) == (4, 2, 7)
     assert contents(table) == ALL
     assert rows_of_others(table, DeltaTable(str(table))) == []
@@ -88,18 +88,18 @@ def optimize(path: Path) -> None:
 
 
 def maintain(path: Path) -> None:
-    replace_files(path, files_of(path), together(path))
+    replace_files(path, data_files_of(path), together(path))
 
 
 def test_rows_appended_during_compaction_are_kept(table: Path) -> None:
-    replace_files(table, files_of(table), together(table, lambda: append(table)))
+    replace_files(table, data_files_of(table), together(table, lambda: append(table)))
     assert contents(table) == [*ALL, ("e", 3)]
 
 
 @pytest.mark.parametrize("other", [delete, optimize, maintain])
 def test_a_compaction_whose_files_are_gone_leaves_nothing(table: Path, other: Callable[[Path], None]) -> None:
     with pytest.raises(TableBusy):
-        replace_files(table, files_of(table), together(table, lambda: other(table)))
+        replace_files(table, data_files_of(table), together(table, lambda: other(table)))
     assert contents(table) == (ALL[1:] if other is delete else ALL)
     named = {Path(file).name for file in DeltaTable(str(table)).file_uris()}
     unused = [file for file in table.glob("*.parquet") if file.name not in named]
@@ -108,7 +108,7 @@ def test_a_compaction_whose_files_are_gone_leaves_nothing(table: Path, other: Ca
 
 def test_an_older_optimize_is_refused_and_doubles_no_row(table: Path) -> None:
     stale = DeltaTable(str(table))
-    replace_files(table, files_of(table), together(table))
+    replace_files(table, data_files_of(table), together(table))
     with pytest.raises(CommitFailedError, match="Metadata changed"):
         stale.optimize.compact()
     assert contents(table) == ALL
@@ -116,7 +116,7 @@ def test_an_older_optimize_is_refused_and_doubles_no_row(table: Path) -> None:
 
 def test_an_older_optimize_restores_no_deleted_rows(table: Path) -> None:
     stale = DeltaTable(str(table))
-    remove_files(table, files_of(table)[:1])
+    remove_files(table, data_files_of(table)[:1])
     with pytest.raises(CommitFailedError, match="Metadata changed"):
         stale.optimize.compact()
     assert contents(table) == ALL[2:]
@@ -132,7 +132,7 @@ def test_compaction_keeps_the_metadata_of_a_table(tmp_path: Path) -> None:
     described = [json.loads(line) for file in commits(path) for line in file.read_text().splitlines()]
     *_, was = (action["metaData"] for action in described if "metaData" in action)
 
-    replace_files(path, files_of(path), together(path))
+    replace_files(path, data_files_of(path), together(path))
 
     (told,), (metadata,), (add,) = (in_newest_commit(path, kind) for kind in ("commitInfo", "metaData", "add"))
     assert metadata == {name: value for name, value in was.items() if value is not None}
@@ -154,7 +154,7 @@ def test_a_checkpoint_is_made_when_one_is_due(table: Path) -> None:
     committer = Committer("play/0", Fence(clock=lambda: 0))
     for batch_id in range(3, 98):
         committer.commit(table, rows(batch_id, "x"), batch_id)
-    replace_files(table, files_of(table), together(table))
+    replace_files(table, data_files_of(table), together(table))
     (checkpoint,) = (table / "_delta_log").glob("*.checkpoint.parquet")
     assert checkpoint.name == "00000000000000000099.checkpoint.parquet"
     assert len(contents(table)) == 99
@@ -162,18 +162,18 @@ def test_a_checkpoint_is_made_when_one_is_due(table: Path) -> None:
 
 def test_a_table_with_an_unknown_feature_keeps_its_files(table: Path) -> None:
     DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-    before = files_of(table)
+    before = data_files_of(table)
     with pytest.raises(TableBusy, match=r"files not changed: .* Tidemark does not write to tables with changeDataFeed"):
         replace_files(table, before, together(table))
-    assert files_of(table) == before
+    assert data_files_of(table) == before
     assert len(list(table.glob("*.parquet"))) == len(before)
 
 
 def test_an_append_only_table_keeps_its_rows(table: Path) -> None:
     DeltaTable(str(table)).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(TableBusy, match=r"rows not deleted: the table has delta\.appendOnly set"):
-        remove_files(table, files_of(table)[:1])
-    replace_files(table, files_of(table), together(table))
+        remove_files(table, data_files_of(table)[:1])
+    replace_files(table, data_files_of(table), together(table))
     assert contents(table) == ALL
 
 
@@ -182,10 +182,10 @@ def test_a_partition_encoded_differently_keeps_its_files(tmp_path: Path, value: 
     path = tmp_path / "t"
     for _ in range(2):
         write_deltalake(str(path), pa.table({"p": [value], "batch_id": [1]}), mode="append", partition_by=["p"])
-    before = files_of(path)
+    before = data_files_of(path)
     with pytest.raises(TableBusy, match="files not changed: "):
         replace_files(path, before, together(path))
-    assert files_of(path) == before
+    assert data_files_of(path) == before
     assert len(list(path.rglob("*.parquet"))) == 2
 
 
@@ -193,10 +193,10 @@ def test_a_replaced_writer_changes_nothing_and_leaves_nothing(table: Path) -> No
     def check() -> None:
         raise LeaseLost
 
-    before = files_of(table)
+    before = data_files_of(table)
     with pytest.raises(LeaseLost):
         replace_files(table, before, together(table), check=check)
-    assert files_of(table) == before
+    assert data_files_of(table) == before
     assert len(list(table.glob("*.parquet"))) == len(before)
 
 
@@ -214,29 +214,29 @@ def test_a_commit_just_before_ours_is_checked_too(
 
     monkeypatch.setattr(compaction, "wall_clock_ms", clock)
     with pytest.raises(TableBusy) if other is optimize else nullcontext():
-        replace_files(table, files_of(table), together(table))
+        replace_files(table, data_files_of(table), together(table))
     assert contents(table) == (ALL if other is optimize else [*ALL, ("e", 3)])
-    assert len(files_of(table)) == (1 if other is optimize else 2)
+    assert len(data_files_of(table)) == (1 if other is optimize else 2)
 
 
 def test_files_with_fewer_rows_replace_no_other_file(table: Path) -> None:
-    before = files_of(table)
+    before = data_files_of(table)
     fewer = write_files(table, [rows(0, "a")], prefix="", like=before[-1])
     with pytest.raises(TidemarkError, match="1 in the new files instead of 4"):
         replace_files(table, before, fewer)
-    assert files_of(table) == before
+    assert data_files_of(table) == before
     assert len(list(table.glob("*.parquet"))) == 3
 
 
 def test_rows_of_a_replaced_file_are_not_counted_as_none(table: Path) -> None:
-    stale = files_of(table)
+    stale = data_files_of(table)
     optimize(table)
     with pytest.raises(TableBusy):
         list(rows_of_each(table, stale))
 
 
 def test_rows_are_removed_with_their_files_unless_changed(table: Path) -> None:
-    oldest, *_ = stale = files_of(table)
+    oldest, *_ = stale = data_files_of(table)
     remove_files(table, [oldest])
     assert contents(table) == ALL[2:]
     with pytest.raises(TableBusy):

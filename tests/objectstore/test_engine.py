@@ -28,7 +28,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.query.attach import attach_script
 from tidemark.query.sql import Warehouse
-from tidemark.storage.delta.compaction import files_of
+from tidemark.storage.delta.compaction import data_files_of
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.files import Files
 from tidemark.storage.location import location
@@ -182,7 +182,7 @@ def test_maintenance_makes_tables_small_beside_a_running_stream(
     for number in range(2):
         play_batch(play, number)
     maintain_stream(stream, now_ms=wall_clock_ms() + 10_000, closed_after_ms=0)
-    assert len(files_of(stream.home / "operator_batches")) == 1
+    assert len(data_files_of(stream.home / "operator_batches")) == 1
     play_batch(play, 2)
     assert play.tables() == undisturbed
 

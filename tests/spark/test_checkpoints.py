@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tidemark.spark_session import have_checkpoints_written
-from tidemark.stream.startup.damage import of_checkpoint, of_plans
+from tidemark.stream.startup.damage import damaged_checkpoint_files, damaged_plans
 
 CLASS = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -121,7 +121,7 @@ def test_spark_starts_unless_a_file_of_its_checkpoint_counts_as_damaged(
 ) -> None:
     checkpoint = Path(shutil.copytree(read_files / "checkpoint", tmp_path / "checkpoint"))
     (checkpoint / file).write_bytes(DAMAGES[way]((checkpoint / file).read_bytes()))
-    found = [*of_checkpoint(checkpoint), *of_plans(checkpoint)]
+    found = [*damaged_checkpoint_files(checkpoint), *damaged_plans(checkpoint)]
     try:
         run(spark, read_files / "files", checkpoint)
     except Exception:

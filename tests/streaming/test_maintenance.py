@@ -19,7 +19,7 @@ from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse
-from tidemark.storage.delta.compaction import files_of
+from tidemark.storage.delta.compaction import data_files_of
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import findings
@@ -144,7 +144,7 @@ def test_constantly_maintained_drivers_do_the_same_as_others(home: Path, broker:
         check_read_once(rows["partition_batches"])
     assert sorted(row["n"] for row in rows_of(layout.warehouse, "tidied", "numbers", "kept")) == list(range(N))
     assert sorted(row["n"] for row in rows_of(layout.warehouse, "tidied", "numbers", "board")) == list(range(143, 150))
-    hop = files_of(layout.hop("tidied", "numbers", "by_parity"))
+    hop = data_files_of(layout.hop("tidied", "numbers", "by_parity"))
     # of 150: the newest of each class, and those that were not read when maintenance came last
     assert sum(file.rows for file in hop) < 100
     sums = rows_of(layout.warehouse, "tidied", "parities", "sums")

@@ -9,13 +9,13 @@ import polars as pl
 
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.sql import SPARKS_WORDS, UTC
-from tidemark.query.views import named_in, views
+from tidemark.query.views import names_used_in, views
 
 
 def tables_of(name: str) -> list[str]:
     """Returns the tables that the view *name* reads; *name* itself, if it is none."""
     view = {view.name: view for view in views()}.get(name)
-    return [name] if view is None else named_in(view.select, TABLES, ())
+    return [name] if view is None else names_used_in(view.select, TABLES, ())
 
 
 def table_or_view(name: str, read: Callable[[str], pl.DataFrame]) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from tidemark.errors import Contradiction, InvalidArgument, InvalidSpec, Tidemar
 from tidemark.stream.read.data_loss import DataLost
 from tidemark.stream.read.parts import Ranges
 from tidemark.stream.schemas.registry_client import NotPermitted, RegistryRefused, RegistryUnavailable
-from tidemark.stream.startup.fatal import DEATH, cause_of, controls, fatal_record, is_same
+from tidemark.stream.startup.fatal import DEATH, cause_of, fatal_record, is_same, neighbours_of
 
 RANGES = {"a": {0: (5, 9), 2: (100, 103)}, "b": {1: (7, 8)}}
 """Eight records."""
@@ -65,7 +65,7 @@ def test_the_records_beside_it_in_its_topic_must_not_fail(
     found: tuple[str, int, int], of_errors: list[tuple[str, int, int]], of_deaths: list[tuple[str, int, int]]
 ) -> None:
     for is_death, neighbours in ((False, of_errors), (True, of_deaths)):
-        tries = controls(RANGES, found, is_death=is_death)
+        tries = neighbours_of(RANGES, found, is_death=is_death)
         assert [place for ranges in tries for place in places(ranges)] == neighbours
         assert len(tries) == max(len(neighbours), 1), "without neighbours nothing is read, and registries are asked"
 

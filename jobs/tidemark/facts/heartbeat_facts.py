@@ -382,10 +382,10 @@ class HeartbeatFacts:
 
         The text is empty if there are none, and for a user who may not read the control folder.
         """
-        from tidemark.stream.startup.unread import begun
+        from tidemark.stream.startup.unread import unread_clause
 
         with suppress(PermissionError):
-            return begun(self._control, sub)
+            return unread_clause(self._control, sub)
         return ""
 
 

@@ -33,7 +33,7 @@ from tidemark.model.tables.catalog import (
 from tidemark.query.sql import NO_PUSHED_JOINS, UTC
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import InputProgress
-from tidemark.storage.delta.current_view import current_rows
+from tidemark.storage.delta.current_view import current_rows_sql
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.warehouse import changes_of
 from tidemark.stream.journal.entries import newest_entry
@@ -224,7 +224,7 @@ def _current(path: Path, merged: DeltaTable, changes: Path) -> pl.LazyFrame:
     """
     appended = DeltaTable(str(changes))
     names = {path: "of_table", changes: "of_changes"}
-    select = current_rows(path, changes, names.__getitem__, lambda column: '"' + column.replace('"', '""') + '"')
+    select = current_rows_sql(path, changes, names.__getitem__, lambda column: '"' + column.replace('"', '""') + '"')
     connection = duckdb.connect()
     connection.execute(f"{UTC}; {NO_PUSHED_JOINS}; SET enable_progress_bar = false")
     connection.register(names[path], dataset_of(merged))

@@ -59,7 +59,7 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
     return sorted(log.parent for log in layout.reports(topology).glob("*/_delta_log"))
 
 
-def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
+def retained_tables(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     """Yields the tables of *stream*, which has reached *at*; those of which old rows are queried come last."""
     retention, done = stream.topology.retention, at.done
     handled = {CHANGES.name, STATE_CHANGES.name, SUPPRESSED.name, PARTITION_BATCHES.name}

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tidemark.maintenance.retention import report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
-from tidemark.storage.delta.compaction import files_of
+from tidemark.storage.delta.compaction import data_files_of
 from tidemark.stream.write.declared import table_names
 
 
@@ -49,7 +49,7 @@ def _tables(layout: Layout, topology: Topology) -> Iterator[tuple[WrittenTable, 
 
 
 def _size(path: Path) -> Size:
-    files = files_of(path)
+    files = data_files_of(path)
     # Checkpoints are Parquet files too; they lie in `_delta_log`.
     there = [file for file in path.rglob("*.parquet") if file.relative_to(path).parts[0][0] != "_"]
     size = sum(file.bytes for file in files)

@@ -31,7 +31,7 @@ from tidemark.control.folder import Control
 from tidemark.maintenance.live_rows import NeededRows
 from tidemark.maintenance.orphan_files import remove_unused, uncommitted_since_ms
 from tidemark.maintenance.progress import read_progress
-from tidemark.maintenance.retention import RetainedTable, kept_of, report_tables
+from tidemark.maintenance.retention import RetainedTable, report_tables, retained_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS, WEEK_MS
 from tidemark.model.stream import Stream
@@ -47,7 +47,7 @@ from tidemark.storage.delta.compaction import (
     AT_MOST,
     DataFile,
     TableBusy,
-    files_of,
+    data_files_of,
     merge_files,
     mergeable_groups,
     remove_files,
@@ -84,7 +84,7 @@ def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSE
     if reasons or (at := read_progress(stream)) is None:
         return
     since_ms = uncommitted_since_ms(Control(stream.control), at)
-    for table in kept_of(stream, at):
+    for table in retained_tables(stream, at):
         if not DeltaTable.is_deltatable(str(table.path)):
             continue
         _maintain(table, now_ms=now_ms, closed_after_ms=closed_after_ms)
@@ -109,7 +109,7 @@ def _maintain(table: RetainedTable, *, now_ms: int, closed_after_ms: int) -> Non
     for _ in range(TRIES):
         try:
             # Each step changes the files, so they are listed anew.
-            while step := _next_step(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
+            while step := _next_step(table, data_files_of(table.path), now_ms, now_ms - closed_after_ms):
                 step()
         except TableBusy as busy:
             log.info("%s", busy)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
 from tidemark.query.spark_views import union_of
-from tidemark.query.views import named_in, views
+from tidemark.query.views import names_used_in, views
 from tidemark.storage.warehouse import delta_tables, is_table, stream_tables
 
 
@@ -38,7 +38,7 @@ def register(spark: SparkSession, layout: Layout, *statements: str, topology: st
     # A table of a sink hides a view of the same name.
     view_by_name = {view.name: view for view in views() if view.name not in paths_by_name}
     names = {*TABLES, *paths_by_name, *view_by_name}
-    for name in named_in(" ".join(statements or names), names, view_by_name.values()):
+    for name in names_used_in(" ".join(statements or names), names, view_by_name.values()):
         if name in view_by_name:
             frame = spark.sql(view_by_name[name].select)
         else:

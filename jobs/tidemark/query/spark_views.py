@@ -15,7 +15,7 @@ from typing import Any
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
-from tidemark.storage.delta.current_view import current_rows
+from tidemark.storage.delta.current_view import current_rows_sql
 from tidemark.storage.delta.snapshots import columns_of
 from tidemark.storage.delta.types import type_text
 from tidemark.storage.warehouse import changes_of, no_tables
@@ -93,4 +93,4 @@ def _shown(types: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str
 def _current(path: Path, read: Callable[[Path], str]) -> str:
     """Returns the SQL that reads a table; one with current rows includes the rows appended since it was merged."""
     changes = changes_of(path)
-    return read(path) if changes is None else f"({current_rows(path, changes, read, identifier)})"
+    return read(path) if changes is None else f"({current_rows_sql(path, changes, read, identifier)})"

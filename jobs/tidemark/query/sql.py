@@ -25,7 +25,7 @@ from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
 from tidemark.query.stored_tables import StoredTables
-from tidemark.query.views import View, named_in, views
+from tidemark.query.views import View, names_used_in, views
 from tidemark.selection import names_in, outside
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot
 from tidemark.storage.object_path import ObjectPath
@@ -218,7 +218,7 @@ class Warehouse:
     def _named_in(self, text: str) -> list[str]:
         """Returns the tables and views that *text* names; all if it lists them."""
         names = " ".join(self._selects) if LISTS.search(text) else text
-        return named_in(names, self._selects.keys(), self._views)
+        return names_used_in(names, self._selects.keys(), self._views)
 
     def _paths_in(self, text: str) -> Iterator[Path]:
         """Yields the paths of the tables that were read for *text*."""
@@ -310,9 +310,9 @@ def _current(path: Path, read: Callable[[Path], str]) -> str:
     changes = changes_of(path)
     if changes is None:
         return read(path)
-    from tidemark.storage.delta.current_view import current_rows
+    from tidemark.storage.delta.current_view import current_rows_sql
 
-    return f"({current_rows(path, changes, read, identifier)})"
+    return f"({current_rows_sql(path, changes, read, identifier)})"
 
 
 def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> str:

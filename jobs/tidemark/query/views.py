@@ -38,7 +38,7 @@ def views() -> tuple[View, ...]:
     return tuple(by_name[name] for name in in_order(reads))
 
 
-def named_in(text: str, names: Collection[str], views: Iterable[View]) -> list[str]:
+def names_used_in(text: str, names: Collection[str], views: Iterable[View]) -> list[str]:
     """Returns the tables and views among *names* that the SQL *text* uses, directly or through other *views*.
 
     Tables come first, and each view after the views that it reads. *views* are in that order, too.

@@ -82,7 +82,7 @@ def past_trouble(reason: str | None, at_ms: int) -> str | None:
     return None if trouble is None else _past(iso(at_ms), iso(at_ms), trouble)
 
 
-def of_driver_before(reason: str | None, at_ms: int) -> str | None:
+def trouble_of_driver_before(reason: str | None, at_ms: int) -> str | None:
     """Returns what a new driver says of the disk if the one before it ended with *reason* at *at_ms*, or None."""
     past = past_trouble(reason, at_ms)
     return None if past is None else f"{BEFORE}{past.removeprefix(BEFORE)}"

@@ -88,7 +88,7 @@ def _readable(path: str) -> str | IO[bytes]:
     return at.open("rb") if isinstance(at, ObjectPath) else path
 
 
-def files_of(folder: Path, batch_id: int) -> list[Path]:
+def files_written_for(folder: Path, batch_id: int) -> list[Path]:
     """Returns the files in *folder*, and in all folders below it, that `write_file` has written for *batch_id*."""
     return list(folder.rglob(f"{_begins(batch_id)}*.parquet"))
 

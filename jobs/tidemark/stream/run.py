@@ -13,7 +13,7 @@ from tidemark.model.slas.sla_spec import slas_in
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other
-from tidemark.storage.disk import Disk, of_driver_before
+from tidemark.storage.disk import Disk, trouble_of_driver_before
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.reason import as_reason
@@ -26,7 +26,7 @@ from tidemark.stream.startup.fatal import DEATH, cause_of, count_error, count_ki
 from tidemark.stream.startup.soundness import refuse_unless_sound
 from tidemark.stream.startup.source_list import follow, settle
 from tidemark.stream.startup.state_compatibility import meanings
-from tidemark.stream.startup.unread import begun, skip_command
+from tidemark.stream.startup.unread import skip_command, unread_clause
 
 log = logging.getLogger("tidemark.stream")
 
@@ -50,7 +50,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     stream_of = Stream(topology, sub, Layout(options.warehouse), promise_ms)
     before = control.heartbeat()
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
-    past = of_driver_before(before.reason, before.at_ms) if before else None
+    past = trouble_of_driver_before(before.reason, before.at_ms) if before else None
     disk = Disk(partial(check_may_go_on, control, epoch), past=past)
     pulse = Pulse(
         control, history, epoch, options.launch_id, disk=disk, digest=running, launched_by=options.launched_by
@@ -58,7 +58,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     try:
         refuse_other(stream_of.layout.warehouse)
         follow_file(stream_of, control, epoch)
-        if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
+        if before and before.state in KILLED and (reading := unread_clause(stream_of.control, sub)):
             log.warning("the previous driver was killed: %s", reading)
         failed = count_kill(control, sub, before)
         secrets, state = read_secrets(options), None
@@ -70,7 +70,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
             pulse.end(StreamState.FAILED)
             log.error("%s", lost)
             return 3
-        if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
+        if not isinstance(error, TidemarkError) and (reading := unread_clause(stream_of.control, sub)):
             error.add_note(reading)
         # What a start raises is about no record of a batch.
         if pulse.is_in_batch or cause_of(error) == DEATH:

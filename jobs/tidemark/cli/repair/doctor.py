@@ -129,7 +129,7 @@ def undecided_batches(topology: Topology, layout: Layout, sub_topology: str | No
     texts: dict[str, str] = {}
     for sub in subs:
         control = Control(layout.control(topology.name, sub.name))
-        if text := unread.begun(control.home, sub):
+        if text := unread.unread_clause(control.home, sub):
             texts[sub.name] = text
             failed = control.failed_batch(FailedBatch.of) or FailedBatch()
             # A failed batch that was decided since has other records than the one that is undecided now.

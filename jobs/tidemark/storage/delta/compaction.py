@@ -86,7 +86,7 @@ class DataFile:
         return str(Path(self.relative_path).parent)
 
 
-def files_of(path: Path) -> list[DataFile]:
+def data_files_of(path: Path) -> list[DataFile]:
     """Returns the files of the table at *path*, oldest first."""
     actions = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
     # delta-rs leaves out bounds that no file of the log has.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemark.errors import Contradiction
-from tidemark.storage.delta.compaction import DataFile, TableBusy, files_of, merge_files, mergeable_groups
+from tidemark.storage.delta.compaction import DataFile, TableBusy, data_files_of, merge_files, mergeable_groups
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED
 from tidemark.storage.object_path import ObjectPath
 
@@ -116,7 +116,7 @@ class Compactor:
                 file.unlink(missing_ok=True)
 
     def _merge_small_files(self, path: Path) -> bool:
-        small = _small(files_of(path), self._every)
+        small = _small(data_files_of(path), self._every)
         if not small:
             return False
         # After the files were seen, so that rows of other writers are noticed before they are compacted.

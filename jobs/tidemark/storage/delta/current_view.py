@@ -35,7 +35,7 @@ def kept_by(key: Sequence[str], closed_column: str | None) -> str:
     return json.dumps({"key": list(key), "closed_column": closed_column})
 
 
-def current_rows(path: Path, changes: Path, read: Read, named: Named) -> str:
+def current_rows_sql(path: Path, changes: Path, read: Read, named: Named) -> str:
     """Returns a SELECT of the current rows of the table at *path*.
 
     Args:

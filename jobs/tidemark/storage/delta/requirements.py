@@ -119,7 +119,7 @@ class Requirements:
     features: tuple[str, ...]
     properties: Mapping[str, str]
     schema: str = '{"fields": []}'
-    """Its columns as Delta's JSON; none if only `description` can read the table."""
+    """Its columns as Delta's JSON; none if only `protocol_and_metadata` can read the table."""
 
     @classmethod
     def of(cls, path: Path, table: DeltaTable | Snapshot) -> Requirements:
@@ -216,7 +216,7 @@ def open_to_write(path: Path, access: Access = Access.FILES) -> DeltaTable | Sna
         raise
     except DeltaError:
         # delta-rs does not open a table with features that it does not know, and names no remedy.
-        protocol, metadata = description(path)
+        protocol, metadata = protocol_and_metadata(path)
         features = _unknown(protocol["minWriterVersion"], protocol.get("writerFeatures") or ())
         Requirements(path, features, dict(metadata.get("configuration") or {})).refuse()
         raise
@@ -349,7 +349,7 @@ def _unknown(writer_version: int, writer_features: tuple[str, ...] | list[str]) 
     return tuple(sorted(required - FEATURES))
 
 
-def description(path: Path, *, until: int | None = None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def protocol_and_metadata(path: Path, *, until: int | None = None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Returns the newest actions `protocol` and `metaData` in the log of the table at *path*.
 
     Unlike delta-rs this reads tables with any feature. With *until* only versions up to this one count. Raises OSError,

@@ -25,7 +25,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import outermost
 from tidemark.model.topology import SubTopology
 from tidemark.storage.delta.log import commit_file
-from tidemark.storage.delta.requirements import LOOK_S, description
+from tidemark.storage.delta.requirements import LOOK_S, protocol_and_metadata
 from tidemark.storage.delta.snapshots import is_below, versions_in_log
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.checkpoint import TablePosition, positions_of_tables
@@ -65,7 +65,7 @@ class _Watched:
         try:
             newest = self._newest()
             if newest != self.seen:
-                self.seen_id = str(description(self.path)[1]["id"])
+                self.seen_id = str(protocol_and_metadata(self.path)[1]["id"])
                 self.seen = newest
         except _UNREADABLE:
             return None
@@ -135,7 +135,7 @@ class SourceTables:
             if (table := self._tables.get(number)) is None:
                 continue
             try:
-                newest = _physical_names(description(table.path)[1])
+                newest = _physical_names(protocol_and_metadata(table.path)[1])
             except _UNREADABLE:
                 continue  # Spark has a reason for it
             declared = outermost(table.source.field_of.values()) & newest.keys()
@@ -194,7 +194,7 @@ def _columns_since(path: Path, version: int) -> Iterator[dict[str, str]]:
     Versions that the log no longer has are left out: if they are unread, Spark ends the query.
     """
     with suppress(*_UNREADABLE):
-        yield _physical_names(description(path, until=version - 1)[1])
+        yield _physical_names(protocol_and_metadata(path, until=version - 1)[1])
     for _, actions in _commits(path, version):
         for action in actions:
             if "metaData" in action:

@@ -25,7 +25,7 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.segments import TASKS_OF_SPARK, SegmentOwner
 from tidemark.storage.disk import trouble_of
 from tidemark.storage.fence import Fence
-from tidemark.storage.files import Rows, files_of
+from tidemark.storage.files import Rows, files_written_for
 from tidemark.storage.location import remove_folder
 from tidemark.stream.decide.decision import BatchDecision, Decider, Tally, with_rows
 from tidemark.stream.decide.waits import READS_OF, RESULTS_OF, SLOW_KEYS_OF
@@ -185,7 +185,7 @@ class Shards:
         except Exception as error:
             # The disk rejects a file: the space of the batch's other files is given back before the next try.
             if trouble_of(error) is not None:
-                written = files_of(self._stream.home, task.batch.batch_id)
+                written = files_written_for(self._stream.home, task.batch.batch_id)
                 # After the files were seen: a driver that comes later has not written any of them.
                 self._fence.check_lease()
                 for file in written:

@@ -62,22 +62,22 @@ def damages(control: Path, home: Path) -> list[UnreadableFile]:
     journal = read_journal(control / "journal")
     return [
         *not_files(control),
-        *of_requests(control),
-        *of_checkpoint(control / "checkpoint"),
-        *of_plans(control / "checkpoint"),
+        *damaged_requests(control),
+        *damaged_checkpoint_files(control / "checkpoint"),
+        *damaged_plans(control / "checkpoint"),
         *journal.damaged,
-        *of_states(control, journal),
-        *of_tables(home),
+        *damaged_states(control, journal),
+        *damaged_tables(home),
     ]
 
 
-def of_tables(home: Path) -> Iterator[UnreadableFile]:
+def damaged_tables(home: Path) -> Iterator[UnreadableFile]:
     """Yields an error for each damaged log of a table in *home*."""
     if not isinstance(home, ObjectPath) and home.is_dir():
-        yield from filter(None, map(of_table, sorted(home.iterdir())))
+        yield from filter(None, map(damaged_log, sorted(home.iterdir())))
 
 
-def of_table(path: Path) -> UnreadableFile | None:
+def damaged_log(path: Path) -> UnreadableFile | None:
     """Returns an error if the log of the table at *path* is damaged.
 
     In an object store a look at each commit would be a request, and delta-rs tells of damage when it opens the table.
@@ -88,7 +88,7 @@ def of_table(path: Path) -> UnreadableFile | None:
     return UnreadableFile(damage.file, damage.found, _REMOVE_HINT if damage.file.name == LAST_CHECKPOINT else RESTORE)
 
 
-def of_requests(control: Path) -> Iterator[UnreadableFile]:
+def damaged_requests(control: Path) -> Iterator[UnreadableFile]:
     """Yields an error for each damaged file that a driver or a person wrote for the next driver."""
     folder = Control(control)
     reads: list[Callable[[], object]] = [
@@ -109,7 +109,7 @@ def of_requests(control: Path) -> Iterator[UnreadableFile]:
                 yield error
 
 
-def of_checkpoint(checkpoint: Path) -> Iterator[UnreadableFile]:
+def damaged_checkpoint_files(checkpoint: Path) -> Iterator[UnreadableFile]:
     """Yields an error for each damaged or missing file of *checkpoint* beside the plans and commits."""
     metadata = checkpoint / "metadata"
     if metadata.is_file():
@@ -123,7 +123,7 @@ def of_checkpoint(checkpoint: Path) -> Iterator[UnreadableFile]:
         yield unreadable(checkpoint.parent, file, found)
 
 
-def of_plans(checkpoint: Path) -> Iterator[UnreadableFile]:
+def damaged_plans(checkpoint: Path) -> Iterator[UnreadableFile]:
     """Yields an error for each damaged plan or commit of *checkpoint* that Spark reads at a start."""
     try:
         newest = [*spark.plans(checkpoint).items()][-2:]
@@ -169,7 +169,7 @@ def read_journal(home: Path) -> ReadJournal:
     return ReadJournal(numbers[-1] if numbers else None, entries, read_facts, tuple(damaged))
 
 
-def of_states(control: Path, journal: ReadJournal) -> Iterator[UnreadableFile]:
+def damaged_states(control: Path, journal: ReadJournal) -> Iterator[UnreadableFile]:
     """Yields an error for each damaged or missing file with states that the newest entry of *journal* names."""
     newest = journal.newest_entry
     for path in files_of(control, (newest and newest.notes.states) or ()):

@@ -36,7 +36,13 @@ from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.layout import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources, returning
-from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
+from tidemark.stream.startup.damage import (
+    damaged_checkpoint_files,
+    damaged_log,
+    damaged_requests,
+    damaged_states,
+    read_journal,
+)
 from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
 from tidemark.stream.startup.source_list import Fate, changes, continued, with_waiting
 from tidemark.stream.write.declared import tables_alone, tables_written
@@ -55,7 +61,12 @@ def evidence(stream: Stream, *, look: FindDamagedFiles | None = None) -> StartEv
     listed = listed_sources(control)
     sources = changes(listed, stream.sub) if listed else []
     going_on = {change.former.name for change in sources if change.goes_on and change.former}
-    damaged = [*not_files(control), *of_requests(control), *of_checkpoint(checkpoint), *_of_stamp(stream)]
+    damaged = [
+        *not_files(control),
+        *damaged_requests(control),
+        *damaged_checkpoint_files(checkpoint),
+        *_of_stamp(stream),
+    ]
     try:
         committed, commit_is_torn = newest_commit(checkpoint)
         # What sources that end, or begin anew, have planned is not read on.
@@ -68,7 +79,7 @@ def evidence(stream: Stream, *, look: FindDamagedFiles | None = None) -> StartEv
         damaged.append(error)
         committed, commit_is_torn, plans_of_batches = None, False, None
     journal = read_journal(control / "journal")
-    damaged += [*journal.damaged, *of_states(control, journal)]
+    damaged += [*journal.damaged, *damaged_states(control, journal)]
     alone, written = tables_alone(stream.home, stream.sub), tables_written(stream.sub)
     tables = [_table(stream.home / name, app, alone, access) for name, access in written.items()]
     decided, entry = journal.newest, journal.newest_entry
@@ -216,7 +227,7 @@ def _read_to(topics: Mapping[str, str], progress: StreamProgress) -> Ends:
 
 
 def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> TableCommit:
-    if (damage := of_table(path)) is not None:
+    if (damage := damaged_log(path)) is not None:
         return TableCommit(path=path, error=damage)
     refusal: Refusal | None = None
     try:

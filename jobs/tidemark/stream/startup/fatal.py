@@ -321,7 +321,7 @@ def _without_found(control: Control, sub: SubTopology, failed: FailedBatch, trie
         return failed
     topic, number, offset = found
     name = record_name(control.home, sub, TopicPartition(topic, number), offset)
-    is_proven = all(not fails(others) for others in controls(ranges, found, is_death=failed.cause == DEATH))
+    is_proven = all(not fails(others) for others in neighbours_of(ranges, found, is_death=failed.cause == DEATH))
     # It is tried again after its neighbours, because what has disappeared meanwhile was no fault of the record.
     again = tried(_alone(found))
     if not is_proven or not is_same(again.cause, failed.cause):
@@ -354,7 +354,7 @@ def fatal_record(ranges: Ranges, fails: Callable[[Ranges], bool]) -> Found | Non
     return found if count == 1 or fails(_alone(found)) else None
 
 
-def controls(ranges: Ranges, found: Found, *, is_death: bool) -> list[Ranges]:
+def neighbours_of(ranges: Ranges, found: Found, *, is_death: bool) -> list[Ranges]:
     """Returns what must not fail if the record *found* in *ranges* is to blame, and not what all records share.
 
     These are its neighbours in the topic. Without any, a try that reads nothing must not fail; for that all registries

@@ -180,7 +180,7 @@ def skip_command(topology: str, sub_topology: str, record: str) -> str:
     return f"tidemark accept-loss {topology} {sub_topology} --record {record} --by NAME --reason TEXT"
 
 
-def begun(control: Path, sub: SubTopology) -> str:
+def unread_clause(control: Path, sub: SubTopology) -> str:
     """Returns what is unread as a clause, or empty if nothing is, or if a file is damaged."""
     try:
         ranges = unread(control, sub)

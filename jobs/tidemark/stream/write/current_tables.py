@@ -26,7 +26,7 @@ from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.topology import SubTopology
 from tidemark.selection import within
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.compaction import TableBusy, files_of, remove_files
+from tidemark.storage.delta.compaction import TableBusy, data_files_of, remove_files
 from tidemark.storage.delta.current_rows import closed_by
 from tidemark.storage.delta.merges import merge_notes
 from tidemark.storage.delta.requirements import TableWatch
@@ -155,7 +155,7 @@ class CurrentTables:
 
     def _remove(self, changes: Path, merged: int) -> None:
         """Removes the files of *changes* that have no rows of batches after *merged*: all of them are merged."""
-        old = [file for file in files_of(changes) if file.newest_batch is not None and file.newest_batch <= merged]
+        old = [file for file in data_files_of(changes) if file.newest_batch is not None and file.newest_batch <= merged]
         if len(old) < LEAST_FILES:
             return
         # The table is opened again after its files were listed: this fails if another process has written to it.
