@@ -32,9 +32,9 @@ from tidemark_airflow.operators.decisions import (
     AnswerTrigger,
     DecisionOperator,
     _body,
-    _ended,
     _in_short,
     _note,
+    _run,
     command_in,
     words_of,
 )
@@ -193,7 +193,7 @@ def test_a_look_that_fails_for_a_moment_is_repeated(tmp_path: Path, monkeypatch:
 
 
 def test_a_command_has_a_time_limit() -> None:
-    status, output = _ended([sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
+    status, output = _run([sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
     assert (status, output) == (124, "it did not end within 0.5 s, and was killed; what it has changed stays")
 
 

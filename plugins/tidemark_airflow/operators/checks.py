@@ -158,7 +158,7 @@ class CheckerHost:
             process.stdin.write(json.dumps(asdict(self._settings)).encode() + b"\n")
             self._say_names()
             while line := await self._line(process.stdout):
-                self._take(json.loads(line))
+                self._receive(json.loads(line))
             log.warning("the checker of SLAs ended with status %s; it is started again", await process.wait())
         finally:
             self._process = None
@@ -172,7 +172,7 @@ class CheckerHost:
         async with asyncio.timeout(HANGS_AFTER_S):
             return await answers.readline()
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _receive(self, line: dict[str, Any]) -> None:
         from tidemark.sla.checker_lines import Asked, Looked
 
         kind = line.pop("kind")

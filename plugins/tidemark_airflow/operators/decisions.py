@@ -322,7 +322,7 @@ class DecisionOperator(BaseOperator):
         if by is not None:
             outcome = RepairOutcome.REJECTED
         if by is not None and list(event.get("chosen_options") or ()) == [APPROVE]:
-            outcome, result = self._make(context, words, plan, by, note)
+            outcome, result = self._apply_plan(context, words, plan, by, note)
         if outcome is not RepairOutcome.APPLIED:  # the command has recorded that
             from tidemark.reports.repairs import RepairDecision, record_repair  # parsers of DAGs do not need it
 
@@ -349,7 +349,9 @@ class DecisionOperator(BaseOperator):
         if outcome is not RepairOutcome.APPLIED:
             raise AirflowFailException(text)
 
-    def _make(self, context: Context, words: Sequence[str], plan: str, by: str, note: str) -> tuple[RepairOutcome, str]:
+    def _apply_plan(
+        self, context: Context, words: Sequence[str], plan: str, by: str, note: str
+    ) -> tuple[RepairOutcome, str]:
         """Makes the change that *plan* showed; returns outcome and output."""
         reason = "--reason" if words[0] in {"accept-loss", "reset-time"} else "--note"
         author = [f"--by={by}", f"{reason}={note or NO_REASON}", f"--asked-in={_asked_in(context)}"]
@@ -438,7 +440,7 @@ class DecisionOperator(BaseOperator):
         failed: list[str] = []
         for again_after_s in (*AGAIN_AFTER_S, None):
             self.log.info("running: tidemark %s", shlex.join(words))
-            status, output = _ended(command, within_s)
+            status, output = _run(command, within_s)
             self.log.info("it ended with status %s:\n%s", status, one_message(output))
             if status == _CHANGED and failed:
                 status = 1  # a part of the change may have been made before the failure
@@ -449,7 +451,7 @@ class DecisionOperator(BaseOperator):
         return status, output if status == 0 else "\n".join(dict.fromkeys([*failed, output]))
 
 
-def _ended(command: Sequence[str], within_s: float) -> tuple[int, str]:
+def _run(command: Sequence[str], within_s: float) -> tuple[int, str]:
     """Returns exit status and output of *command*, killed after *within_s*."""
     env = without_airflow(os.environ)
     try:

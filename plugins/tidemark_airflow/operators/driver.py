@@ -201,7 +201,7 @@ class Driver:
             # driver that no task knows.
             submit = tuple(command[:-1]) if is_remote else ()
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote, submit))
-            start_arguments = (*self._left(launch_id, values), *self._take_over())
+            start_arguments = (*self._leave_secrets(launch_id, values), *self._take_over_options())
             start = StartRequest(launch_id, str(self.home), (*arguments, *start_arguments))
             self._start([*command, "--driver", str(self.process_home)], env, start)
         return launch
@@ -284,17 +284,17 @@ class Driver:
         """Records that a task has succeeded on the requested drain."""
         location.replace(self._drain_reported, "")
 
-    def count_failure(self, kind: str, *, got_on: bool) -> int:
+    def count_failure(self, kind: str, *, made_progress: bool) -> int:
         """Returns how often in a row drivers have failed in one way, after the newest launch failed in *kind*.
 
-        A launch counts once. A driver that had *got_on* ends a row.
+        A launch counts once. A driver that had *made_progress* ends a row.
         """
         before, launch = self.failures(), self.launch()
         launch_id = launch.launch_id if launch is not None else ""
         # Two tries of a task may see the same failure.
         if before is not None and before.launch_id == launch_id:
             return before.n
-        follows = before is not None and before.kind == kind and not before.told and not got_on
+        follows = before is not None and before.kind == kind and not before.told and not made_progress
         failures = Failures(launch_id, kind, before.n + 1 if before is not None and follows else 1)
         self._write("failures.json", failures)
         return failures.n
@@ -470,12 +470,12 @@ class Driver:
             )
             raise TidemarkError(msg)
 
-    def _left(self, launch_id: str, secrets: Mapping[str, str]) -> tuple[str, ...]:
+    def _leave_secrets(self, launch_id: str, secrets: Mapping[str, str]) -> tuple[str, ...]:
         """Leaves *secrets* for the driver; returns the option that names their file."""
         launch_secrets.forget(self._here)
         return ("--secrets", str(launch_secrets.leave(self._here, launch_id, secrets))) if secrets else ()
 
-    def _take_over(self) -> tuple[str, ...]:
+    def _take_over_options(self) -> tuple[str, ...]:
         """Returns options of a driver that replaces a silent one elsewhere."""
         beat = self.control.heartbeat()
         # The silent driver may still live, but the process with the next epoch is the one that writes.

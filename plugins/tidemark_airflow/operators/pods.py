@@ -68,7 +68,7 @@ def pod_properties(settings: KubernetesSettings, labels: Mapping[str, str], *, f
         **({"spark.kubernetes.authenticate.driver.serviceAccountName": account} if account else {}),
     }
     for role in PodRole:
-        properties[TEMPLATE.format(role)] = str(_written(folder, role, pod_template(settings, role)))
+        properties[TEMPLATE.format(role)] = str(_write_template(folder, role, pod_template(settings, role)))
     return {**properties, **_labelled(labels)}
 
 
@@ -99,7 +99,7 @@ def _labelled(labels: Mapping[str, str]) -> dict[str, str]:
     return {f"spark.kubernetes.{role}.label.tidemark-{name}": value for role, (name, value) in named}
 
 
-def _written(folder: Path, role: PodRole, template: Mapping[str, Any]) -> Path:
+def _write_template(folder: Path, role: PodRole, template: Mapping[str, Any]) -> Path:
     """Returns the file with *template*, named by its content."""
     text = json.dumps(template, indent=1)
     file = folder / f"{role}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"

@@ -123,13 +123,13 @@ def airflow_secrets(topology: Topology, clusters: Clusters) -> dict[str, str]:
     """Returns the secrets of *topology*'s *clusters* and registries that Airflow keeps, by their dotted keys."""
     secrets: dict[str, str] = {}
     for cluster in clusters.values():
-        secrets |= _of_airflow(cluster.references, f"{KAFKA}.")
+        secrets |= _secrets_in_airflow(cluster.references, f"{KAFKA}.")
     for registry in topology.registries_used.values():
-        secrets |= _of_airflow(registry.references)
+        secrets |= _secrets_in_airflow(registry.references)
     return secrets
 
 
-def _of_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[str, str]:
+def _secrets_in_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[str, str]:
     """Returns the secrets of *references* that Airflow keeps, by their keys in *table*."""
     kept = {key: place for key, place in references.items() if place.kind is PlaceKind.AIRFLOW}
     return {key: airflow_secret(f"{table}{key}", place) for key, place in kept.items()}

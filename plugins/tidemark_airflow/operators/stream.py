@@ -311,7 +311,7 @@ class StreamOperator(BaseOperator):
         """
         self.log.error("stream %s: %s; %s", self.sub_topology, why, self._log_end(driver))
         beat = driver.heartbeat()
-        n = driver.count_failure(kind(why), got_on=beat is not None and beat.batches > 0)
+        n = driver.count_failure(kind(why), made_progress=beat is not None and beat.batches > 0)
         is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
         if is_lasting or n > self.supervision.restarts:
             if is_lasting:
