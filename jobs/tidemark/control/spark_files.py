@@ -25,7 +25,7 @@ def with_spark_folder(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
     Files of an earlier process of *home*, which must have ended, are removed. If *environ* names a folder already, for
     example one on a local disk because *home* is on a network file system, that one is kept.
     """
-    # Spark takes a comma for the end of a path.
+    # For Spark a comma ends a path.
     if environ.get(LOCAL_DIRS) or isinstance(home, ObjectPath) or "," in str(home):
         return {**environ}
     folder = home / _FOLDER

@@ -60,7 +60,7 @@ class PageVerdict(StrEnum):
     QUIET = "quiet"
     """No records come in, or fewer than usual, and all that came were read."""
     NOT_CHECKED = "not_checked"
-    """Nothing is known to be wrong, but no SLA about the age of results was measured since the drivers have read."""
+    """Nothing is known to be wrong, but lately no SLA about the age of results was measured of what drivers read."""
     ON_TIME = "on_time"
     """Results come as usual, and every SLA that was measured holds; one of them is about the age of results."""
 

@@ -403,7 +403,7 @@ class KafkaBroker:
         )
 
     def _settings(self, sink: Sink) -> dict[str, str] | None:
-        """Returns the settings of the topic of *sink*, or None if the broker does not return them."""
+        """Returns the settings of the topic of *sink*, or None if the broker does not return them, or has no client."""
         resource, admin = ConfigResource(ConfigResource.Type.TOPIC, sink.topic or ""), self._admins.get(sink.kafka)
         if admin is None:
             return None
