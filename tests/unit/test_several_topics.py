@@ -203,7 +203,7 @@ def deleted(
     """Checks a batch without the topic of input partition 1."""
     rows = pl.DataFrame({"partition": [1] * len(offsets), "offset": offsets}, schema={"partition": int, "offset": int})
     part = PartitionProgress(until_offset=read_to, latest_offset=latest)
-    was = InputProgress(partitions={0: PartitionProgress(), 1: part}, places=SEVERAL.places)
+    was = InputProgress(partitions={0: PartitionProgress(), 1: part}, places=SEVERAL.topic_partitions)
     ends = {} if end is None else {"a, b": {1: end}}
     batch = MicroBatch(batch_id=1, epoch=1, decided_at_ms=0, started_at_ms=0, read_at_ms=0, ends=ends)
     intact = LossCheck("t s", lambda: {} if accepted is None else {("events", 1, read_to): accepted}, nothing_to_reread)
