@@ -214,7 +214,7 @@ def maintenance() -> str:
 
 
 def testing() -> str:
-    """Returns the text of docs/testing.md, with the keys as they are declared."""
+    """Returns the text of docs/testing.md, with the keys as they are declared and the tests of a recipe."""
     records, joined = topology_tests.GIVEN.kinds
     tables: dict[str, TableForm | TableKind] = {
         "a file": topology_tests.FORM,
@@ -224,7 +224,8 @@ def testing() -> str:
         "a joined table": joined,
         "what is expected": topology_tests.EXPECTED,
     }
-    return _with_keys("testing.md", tables)
+    tests = (CHECKOUT / "docs" / "recipes" / "tests" / "iot.toml").read_text(encoding="utf-8")
+    return _with_keys("testing.md", tables, {"recipes/tests/iot.toml": f"```toml\n{tests}```\n"})
 
 
 def pods() -> str:
@@ -236,10 +237,12 @@ def _kinds(form: TableForm) -> dict[str, TableKind]:
     return {kind.name: kind for kind in form.kinds}
 
 
-def _with_keys(name: str, tables: Mapping[str, TableForm | TableKind]) -> str:
-    """Returns the text of the page *name* with the keys of *tables* between their marks."""
+def _with_keys(
+    name: str, tables: Mapping[str, TableForm | TableKind], parts: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Returns the text of the page *name* with the keys of *tables*, and with other *parts*, between their marks."""
     rows = {mark: "".join(_row(key, table.one_of) for key in table.keys) for mark, table in tables.items()}
-    return _filled(name, {f"keys of {mark}": OF_KEYS + of_table for mark, of_table in rows.items()})
+    return _filled(name, {f"keys of {mark}": OF_KEYS + of_table for mark, of_table in rows.items()} | dict(parts))
 
 
 def _row(key: Key[Any], groups: Iterable[Sequence[Key[Any]]]) -> str:
