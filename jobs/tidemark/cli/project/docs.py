@@ -291,6 +291,15 @@ def recipes() -> str:
     )
 
 
+def extending() -> str:
+    """Returns the text of docs/extending.md, with the modules of docs/extending/."""
+    files = sorted((CHECKOUT / "docs" / "extending").glob("*.py"))
+    return _filled(
+        "extending.md",
+        {f"extending/{file.name}": f"```python\n{file.read_text(encoding='utf-8')}```\n" for file in files},
+    )
+
+
 def _filled(name: str, parts: Mapping[str, str]) -> str:
     """Returns the text of the page *name* with *parts* between their marks."""
     page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
@@ -430,6 +439,7 @@ PAGES = MappingProxyType(
         "operations.md": operations,
         "metrics.md": metrics,
         "recipes.md": recipes,
+        "extending.md": extending,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""
