@@ -224,13 +224,12 @@ def testing() -> str:
         "a joined table": joined,
         "what is expected": topology_tests.EXPECTED,
     }
-    tests = (CHECKOUT / "docs" / "recipes" / "tests" / "iot.toml").read_text(encoding="utf-8")
-    return _with_keys("testing.md", tables, {"recipes/tests/iot.toml": f"```toml\n{tests}```\n"})
+    return _with_keys("testing.md", tables, _files("recipes/tests/iot.toml", "toml"))
 
 
 def pods() -> str:
-    """Returns the text of docs/kubernetes.md, with the keys as they are declared."""
-    return _with_keys("kubernetes.md", {"pods": kubernetes.FORM})
+    """Returns the text of docs/kubernetes.md, with the keys as they are declared and the files of docs/kubernetes/."""
+    return _with_keys("kubernetes.md", {"pods": kubernetes.FORM}, _files("kubernetes/*.yaml", "yaml"))
 
 
 def _kinds(form: TableForm) -> dict[str, TableKind]:
@@ -285,19 +284,19 @@ def metrics() -> str:
 
 def recipes() -> str:
     """Returns the text of docs/recipes.md, with the topologies of docs/recipes/."""
-    files = sorted((CHECKOUT / "docs" / "recipes").glob("*.toml"))
-    return _filled(
-        "recipes.md", {f"recipes/{file.name}": f"```toml\n{file.read_text(encoding='utf-8')}```\n" for file in files}
-    )
+    return _filled("recipes.md", _files("recipes/*.toml", "toml"))
 
 
 def extending() -> str:
     """Returns the text of docs/extending.md, with the modules of docs/extending/."""
-    files = sorted((CHECKOUT / "docs" / "extending").glob("*.py"))
-    return _filled(
-        "extending.md",
-        {f"extending/{file.name}": f"```python\n{file.read_text(encoding='utf-8')}```\n" for file in files},
-    )
+    return _filled("extending.md", _files("extending/*.py", "python"))
+
+
+def _files(pattern: str, language: str) -> dict[str, str]:
+    """Returns the files of docs/ that match *pattern*, as blocks of a page by their path."""
+    docs = CHECKOUT / "docs"
+    texts = {file: file.read_text(encoding="utf-8") for file in sorted(docs.glob(pattern))}
+    return {file.relative_to(docs).as_posix(): f"```{language}\n{text}```\n" for file, text in texts.items()}
 
 
 def _filled(name: str, parts: Mapping[str, str]) -> str:
