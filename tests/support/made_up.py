@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "extending.md"
 
 
 def example(group: str) -> str:
-    """Returns the module that the page shows under an entry point's *group*."""
-    _, _, section = PAGE.read_text(encoding="utf-8").partition(f"## `tidemark.{group}`")
-    return section.partition("```python\n")[2].partition("```")[0]
+    """Returns the module that docs/extending.md shows under an entry point's *group*."""
+    return (ROOT / "docs" / "extending" / f"{group}.py").read_text(encoding="utf-8")
 
 
 MEASURE, OWNER, OPERATOR, SOURCE = map(example, ("measures", "owners", "operators", "sources"))

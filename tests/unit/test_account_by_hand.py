@@ -1,4 +1,4 @@
-"""Accounts of time that were worked out by hand: the example of decision 144, and rules that need few numbers."""
+"""Accounts of time that were worked out by hand: the example of docs/why.md, and rules that need few numbers."""
 
 from __future__ import annotations
 

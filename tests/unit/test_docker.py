@@ -66,7 +66,7 @@ def test_a_linter_has_nothing_to_say_of_the_dockerfile() -> None:
 def test_what_the_page_on_kubernetes_shows_can_be_read(tmp_path: Path) -> None:
     page = (PROJECT / "docs" / "kubernetes.md").read_text()
     blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE))
-    assert blocks.keys() == {"dockerfile", "toml", "yaml", "properties"}
+    assert blocks.keys() == {"dockerfile", "toml", "yaml"}
     (tmp_path / "Dockerfile").write_text(blocks["dockerfile"])
     assert lint(tmp_path / "Dockerfile") == (0, "")
     assert read_spark("x.toml", tomllib.loads(blocks["toml"])["spark"]).properties["spark.cores.max"] == "2"

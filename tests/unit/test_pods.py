@@ -17,6 +17,8 @@ from tidemark.model.settings.kubernetes import KubernetesSettings
 from tidemark_airflow.operators.pods import PodRole, launch_command, pod_properties, pod_template
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+RENDERED = Path(__file__).parent / "pods"
+"""What is rendered of the page's topology, written by hand."""
 LABELS = {"topology": "flights"}
 SUBMIT = ["spark-submit", "--conf", "spark.kubernetes.driver.podTemplateFile=x", "--deploy-mode", "cluster", "a.py"]
 
@@ -37,8 +39,8 @@ def pods(spark: SparkSettings) -> KubernetesSettings:
     return spark.kubernetes
 
 
-def test_the_page_has_the_template_of_drivers(pods: KubernetesSettings) -> None:
-    assert yaml.safe_load(blocks("yaml")[0]) == pod_template(pods, PodRole.DRIVER)
+def test_the_template_of_drivers_has_claims_and_secrets_and_no_rights(pods: KubernetesSettings) -> None:
+    assert yaml.safe_load((RENDERED / "driver.yaml").read_text()) == pod_template(pods, PodRole.DRIVER)
 
 
 def test_executors_differ_by_their_name_and_have_no_token(pods: KubernetesSettings) -> None:
@@ -50,13 +52,13 @@ def test_executors_differ_by_their_name_and_have_no_token(pods: KubernetesSettin
     assert executor == driver
 
 
-def test_the_page_has_the_properties_of_a_driver(tmp_path: Path, pods: KubernetesSettings) -> None:
+def test_properties_of_a_driver_name_image_labels_and_templates(tmp_path: Path, pods: KubernetesSettings) -> None:
     rendered = {
         **pod_properties(pods, LABELS, folder=tmp_path),
         **properties_of(launch_command(SUBMIT, "LAUNCH", "status")[:-5]),
         "spark.kubernetes.namespace": "tidemark",  # the provider of Airflow adds it
     }
-    shown = dict(line.split("=", 1) for line in blocks("properties")[0].splitlines())
+    shown = dict(line.split("=", 1) for line in (RENDERED / "stream.properties").read_text().splitlines())
     assert shown.keys() == rendered.keys()
     for name in shown.keys() - {f"spark.kubernetes.{role}.podTemplateFile" for role in PodRole}:
         assert shown[name] == rendered[name]

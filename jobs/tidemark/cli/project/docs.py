@@ -214,7 +214,7 @@ def maintenance() -> str:
 
 
 def testing() -> str:
-    """Returns the text of docs/testing.md, with the keys as they are declared."""
+    """Returns the text of docs/testing.md, with the keys as they are declared and the tests of a recipe."""
     records, joined = topology_tests.GIVEN.kinds
     tables: dict[str, TableForm | TableKind] = {
         "a file": topology_tests.FORM,
@@ -224,22 +224,24 @@ def testing() -> str:
         "a joined table": joined,
         "what is expected": topology_tests.EXPECTED,
     }
-    return _with_keys("testing.md", tables)
+    return _with_keys("testing.md", tables, _files("recipes/tests/iot.toml", "toml"))
 
 
 def pods() -> str:
-    """Returns the text of docs/kubernetes.md, with the keys as they are declared."""
-    return _with_keys("kubernetes.md", {"pods": kubernetes.FORM})
+    """Returns the text of docs/kubernetes.md, with the keys as they are declared and the files of docs/kubernetes/."""
+    return _with_keys("kubernetes.md", {"pods": kubernetes.FORM}, _files("kubernetes/*.yaml", "yaml"))
 
 
 def _kinds(form: TableForm) -> dict[str, TableKind]:
     return {kind.name: kind for kind in form.kinds}
 
 
-def _with_keys(name: str, tables: Mapping[str, TableForm | TableKind]) -> str:
-    """Returns the text of the page *name* with the keys of *tables* between their marks."""
+def _with_keys(
+    name: str, tables: Mapping[str, TableForm | TableKind], parts: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Returns the text of the page *name* with the keys of *tables*, and with other *parts*, between their marks."""
     rows = {mark: "".join(_row(key, table.one_of) for key in table.keys) for mark, table in tables.items()}
-    return _filled(name, {f"keys of {mark}": OF_KEYS + of_table for mark, of_table in rows.items()})
+    return _filled(name, {f"keys of {mark}": OF_KEYS + of_table for mark, of_table in rows.items()} | dict(parts))
 
 
 def _row(key: Key[Any], groups: Iterable[Sequence[Key[Any]]]) -> str:
@@ -282,10 +284,19 @@ def metrics() -> str:
 
 def recipes() -> str:
     """Returns the text of docs/recipes.md, with the topologies of docs/recipes/."""
-    files = sorted((CHECKOUT / "docs" / "recipes").glob("*.toml"))
-    return _filled(
-        "recipes.md", {f"recipes/{file.name}": f"```toml\n{file.read_text(encoding='utf-8')}```\n" for file in files}
-    )
+    return _filled("recipes.md", _files("recipes/*.toml", "toml"))
+
+
+def extending() -> str:
+    """Returns the text of docs/extending.md, with the modules of docs/extending/."""
+    return _filled("extending.md", _files("extending/*.py", "python"))
+
+
+def _files(pattern: str, language: str) -> dict[str, str]:
+    """Returns the files of docs/ that match *pattern*, as blocks of a page by their path."""
+    docs = CHECKOUT / "docs"
+    texts = {file: file.read_text(encoding="utf-8") for file in sorted(docs.glob(pattern))}
+    return {file.relative_to(docs).as_posix(): f"```{language}\n{text}```\n" for file, text in texts.items()}
 
 
 def _filled(name: str, parts: Mapping[str, str]) -> str:
@@ -427,6 +438,7 @@ PAGES = MappingProxyType(
         "operations.md": operations,
         "metrics.md": metrics,
         "recipes.md": recipes,
+        "extending.md": extending,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""
