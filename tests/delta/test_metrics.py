@@ -424,10 +424,14 @@ def test_rules_of_slas_alert_in_promtool(flights: Topology, tmp_path: Path) -> N
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("more", [{}, {"ignore_when_idle": True}, {"while_catching_up": "excuse"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"ignore_when_idle": True}, {"while_catching_up": "excuse"}, {"except": ["days_off"]}]
+)
 def test_a_rule_alerts_only_if_the_check_would(flights: Topology, more: dict[str, Any]) -> None:
-    """Prometheus cannot see what excuses a late subject."""
-    specs = parse({"flights": {"lag": SLAS["flights"]["lag"] | more}}, flights, file="slas.toml")
+    """Prometheus cannot see what excuses a late subject, and has no calendar."""
+    days_off = {"zone": "Europe/Berlin", "weekdays": ["Sun"]}
+    slas = {"calendars": {"days_off": days_off}, "flights": {"lag": SLAS["flights"]["lag"] | more}}
+    specs = parse(slas, flights, file="slas.toml")
     text = rules_file([(flights, specs)])
     assert ("max(tidemark_watermark_lag_seconds" in text) == (not more)
     assert ("tidemark_sla_level{" in text) == bool(more)

@@ -20,6 +20,7 @@ PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "jobs" / "tidemark"
 PACKAGES = {"tidemark": PACKAGE, "tidemark_airflow": PROJECT / "plugins" / "tidemark_airflow"}
 HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb", "deltalake", "numpy", "airflow"}
+HEAVY |= {"holidays"}  # more than a second of CPU
 """Packages that rules and models must not import."""
 ORDER = """
     selection safe_text errors clock bounded_http kernels graph semantics model.tables extensions model.settings

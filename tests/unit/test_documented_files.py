@@ -22,6 +22,7 @@ from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.slas.sla_keys import MAINTENANCE, RECORDED
 from tidemark.model.toml_operators import read_operator
 from tidemark.model.topology import load, parse
+from tidemark.model.topology_keys import CALENDARS
 
 PROJECT = Path(__file__).parents[2]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -56,6 +57,9 @@ def as_slas(content: dict[str, Any], folder: Path) -> None:
     file.write_text(folder.joinpath("block").read_text())
     tables = {name: table for name, table in content.items() if isinstance(table, dict)}
     refuse(name for name, table in content.items() if name not in tables and name != MAINTENANCE.name)
+    tables.pop(CALENDARS, None)
+    for dates in sla_spec.files_of_dates(file):
+        dates.write_text("2026-12-24\n")
     names = {name for name, table in tables.items() if table.get(RECORDED.name) is not True}
     flights = load(PROJECT / "jobs" / "topologies" / "flights.toml")
     refuse(sla_spec.mistakes(file, (), names, [replace(flights, name=name) for name in tables]))

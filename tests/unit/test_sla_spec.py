@@ -454,7 +454,8 @@ def test_the_examples_of_the_keys_of_a_measure_are_accepted(kind: MeasureKind) -
     table = tomllib.loads("".join(f"{key.name} = {key.example}\n" for key in keys))
     measure = {} if kind.word is None else {"measure": kind.name}
     table |= {"subject": SUBJECTS.get(kind.name, "carrier_state"), **measure}
-    found = parse({"flights": {"board": table}}, FLIGHTS, file="slas.toml")
+    calendars = {"days_off": {"zone": "Europe/Berlin", "weekdays": ["Sat", "Sun"]}}
+    found = parse({"calendars": calendars, "flights": {"board": table}}, FLIGHTS, file="slas.toml")
     assert {(spec.measure, spec.owner) for spec in found} == {(kind.measure, "orders team")}
 
 

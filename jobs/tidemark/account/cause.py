@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import polars as pl
 
@@ -49,7 +49,7 @@ from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.completeness import Intervals
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
-from tidemark.semantics.sla import BurnRate, Deadline, Sla, longest_kept_ms
+from tidemark.semantics.sla import BurnRate, Deadline, Sla, due_ms, longest_kept_ms
 
 MOST_KEPT = 2_000
 """Only this many of the newest results that kept the promise are compared with: they say what is expected."""
@@ -207,8 +207,9 @@ class JudgedPromise:
         deadline.
         """
         windows = self.known.facts.windows.filter(pl.col("place") == self.spec.subject)
+        excused_since = partial(self.spec.excused_since_ms, at_ms=self.known.at_ms)
         limits_ms = {
-            end_ms: self._deadline.at_ms(end_ms) - end_ms
+            end_ms: due_ms(self._deadline, end_ms, excused_since=excused_since) - end_ms
             for end_ms in windows["end_ms"].unique()
             if self._every.end_of(self._every.start_of(end_ms - 1)) == end_ms
         }

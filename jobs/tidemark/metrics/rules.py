@@ -95,7 +95,7 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     """
     limits = spec.limits
     # Prometheus does not know what excuses a subject, when rows are merged, or how many records a percentile has.
-    has_times = spec.calendar or spec.maintenance_windows
+    has_times = spec.calendar or spec.maintenance_windows or spec.exempt
     is_direct = (spec.measure is WATERMARK_LAG or _percentile(spec) is not None) and spec.place is ResultPlace.VIEW
     if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times or limits.min_records > 1:
         warns, errs = _verdicts(spec)

@@ -44,9 +44,20 @@ OF_GROUPS: ValueType[str | None] = ValueType(
     _group_prefix,
 )
 """The type of `consumer_groups`."""
+CALENDARS = "calendars"
+"""The table of all calendars in the file of SLAs, in which each other table has the name of a topology."""
+
+
+def _free_name(name: str, *_: str) -> str:
+    if name == CALENDARS:
+        refuse(f"is {name!r}, which is reserved for the calendars of SLAs", "use another name")
+    return name
+
+
+OF_NAME = value_types.name()
 NAME = required(
     "name",
-    value_types.name(),
+    OF_NAME.then(_free_name, {**OF_NAME.form, "not": {"const": CALENDARS}}),
     example='"clicks"',
     meaning="names its folder of tables, its checkpoint and its DAGs",
 )

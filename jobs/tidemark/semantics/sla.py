@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from tidemark.errors import InvalidArgument
@@ -227,6 +228,20 @@ class CompleteBy:
     crossed_ms: int | None = None
 
 
+def due_ms(deadline: Deadline, end_ms: int, *, excused_since: Callable[[int], int | None]) -> int:
+    """Returns the deadline of an interval that ends at *end_ms*, epoch ms.
+
+    If it lies in a time in which the SLA is not judged, it counts from the end of that time, as if the interval had
+    ended then. *excused_since* returns this end for an instant in such a time, and None for another instant.
+
+    >>> due_ms(Deadline(after_ms=100), 1_000, excused_since=lambda at_ms: 5_000 if at_ms < 5_000 else None)
+    5100
+    """
+    at_ms = deadline.at_ms(end_ms)
+    since_ms = excused_since(at_ms)
+    return at_ms if since_ms is None else deadline.at_ms(max(end_ms, since_ms))
+
+
 def judge_complete_by(
     completions: Iterable[tuple[int, int]],
     deadline: Deadline,
@@ -235,6 +250,7 @@ def judge_complete_by(
     now_ms: int,
     over_ms: int,
     clock_error_ms: int = 0,
+    excused_since: Callable[[int], int | None] = lambda _: None,
 ) -> CompleteBy:
     """Returns the verdict on the intervals of a table; unknown without any.
 
@@ -250,6 +266,7 @@ def judge_complete_by(
         now_ms: the clock of the check.
         over_ms: length of time before *now_ms* in which a late interval counts.
         clock_error_ms: by how much the clocks may be wrong.
+        excused_since: as in `due_ms`.
     """
     ends = dict(completions)
     if not ends:
@@ -257,11 +274,12 @@ def judge_complete_by(
     newest_ms = max(ends)
     if is_ahead(newest_ms, now_ms=ends[newest_ms], clock_error_ms=clock_error_ms):
         return CompleteBy(verdict=Verdict.AHEAD_OF_CLOCK, observed_ms=ends[newest_ms] - newest_ms, end_ms=newest_ms)
+    due_at = partial(due_ms, deadline, excused_since=excused_since)
     lately = {end: at for end, at in ends.items() if at > now_ms - over_ms or end == newest_ms}
-    late = {end: at for end, at in lately.items() if at > deadline.at_ms(end) and at > now_ms - over_ms}
+    late = {end: at for end, at in lately.items() if at > due_at(end) and at > now_ms - over_ms}
     open_end_ms = next_end(newest_ms)
-    is_open = now_ms >= deadline.at_ms(open_end_ms)
-    broken = [deadline.at_ms(end) for end in (*late, *([open_end_ms] if is_open else []))]
+    is_open = now_ms >= due_at(open_end_ms)
+    broken = [due_at(end) for end in (*late, *([open_end_ms] if is_open else []))]
     if is_open:
         end_ms, observed_ms = open_end_ms, now_ms - open_end_ms
     else:

@@ -133,6 +133,7 @@ class Measured:
             self.accounts,
             self.judged.contracts,
             at_ms=at_ms,
+            measured_ms=self.time.at_ms,
             groups=self.groups,
         )
 

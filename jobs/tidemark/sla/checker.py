@@ -20,6 +20,8 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from math import ceil
+from pathlib import Path
+from typing import TypeAlias
 
 import tidemark.allocator  # noqa: F401 - before others import Arrow
 from tidemark.bounded_http import NoAnswer, ask
@@ -28,7 +30,7 @@ from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
 from tidemark.model.slas.channel_spec import channels_of
-from tidemark.model.slas.sla_spec import load_usable, recorded_topologies
+from tidemark.model.slas.sla_spec import files_of_dates, load_usable, recorded_topologies
 from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.reports.batch_job import topology
 from tidemark.safe_text import log_to_stderr
@@ -37,6 +39,8 @@ from tidemark.sla.watch import Promised, SlaWatch
 from tidemark.storage.location import location
 
 log = logging.getLogger("tidemark.checker")
+_Written: TypeAlias = list[tuple[Path, int]]
+"""Files, and when each was written, ns."""
 SHARE = 0.35
 """The most cores that looks and checks take on average."""
 AHEAD_S = 60.0
@@ -75,7 +79,8 @@ class Checker:
     def __init__(self, layout: Layout, project: Project, tell: Callable[[Asked], None]) -> None:
         self._layout, self._project, self._tell = layout, project, tell
         self._watches: dict[str, SlaWatch] = {}
-        self._files: object = None
+        self._files: tuple[_Written, _Written] | None = None
+        self._dates: list[Path] = []
 
     def round(self, names: Iterable[str], *, every_s: float) -> list[str]:
         """Looks at the topologies *names*; returns those whose SLAs could not be judged."""
@@ -116,12 +121,20 @@ class Checker:
 
     def _follow_files(self) -> None:
         """Has topologies checked by the newest files, if a file has changed since the last round."""
-        files = [self._project.slas, self._project.channels, *sorted(self._project.topologies.glob("*.toml"))]
-        now = [(path, path.stat().st_mtime_ns) for path in files if path.exists()]
+        slas = self._project.slas
+        own = _written([slas, self._project.channels, *sorted(self._project.topologies.glob("*.toml"))])
+        # Which files have dates of calendars is read again only after a change.
+        dates = self._dates if self._files and self._files[0] == own else files_of_dates(slas)
+        now = (own, _written(dates))
         if self._files is not None and now != self._files:
             for watch in self._watches.values():
                 watch.changed()
-        self._files = now
+        self._files, self._dates = now, dates
+
+
+def _written(files: Iterable[Path]) -> _Written:
+    """Returns those of *files* that exist."""
+    return [(path, path.stat().st_mtime_ns) for path in files if path.exists()]
 
 
 def _least_ms(watches: Iterable[SlaWatch]) -> int:

@@ -102,7 +102,9 @@ def measurement_text(status: Status) -> str:
         case ChangeMaximums():
             limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
             n = "not measured" if status.records is None else f"{status.records:,}"
-            return f"{spec.measure.counted} of {spec.subject} in {for_people(spec.over_ms)}: {n}; {limits}"
+            return (
+                f"{spec.measure.counted} of {spec.subject} in {for_people(spec.over_ms)}{_since(status)}: {n}; {limits}"
+            )
         case ShareMaximums():
             return _share_text(status, spec.limits)
         case BurnRate():
@@ -113,7 +115,7 @@ def measurement_text(status: Status) -> str:
         case Deadline():
             took = "not measured" if status.observed_ms is None else f"{for_people(status.observed_ms)} after its end"
             by = _deadline_text(spec.limits)
-            return f"an interval of {spec.subject}: {took}{_excuse(status)}; it must be complete {by}"
+            return f"an interval of {spec.subject}: {took}{_excuse(status)}; it must be complete {by}{_since(status)}"
         case Sla():
             after_ms = {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}
             limits = _limits(after_ms, "from {} on", for_people)
@@ -123,7 +125,8 @@ def measurement_text(status: Status) -> str:
             measure = spec.measure.name.replace("_", " ")
             if Need.ACCOUNTS in spec.measure.needs and status.observed_ms is not None:
                 adds_up = f"have not added up for {value}" if status.observed_ms else "add up"
-                return f"{spec.subject} {adds_up}{ahead}; {_limits(after_ms, 'if they have not for {}', for_people)}"
+                limits = _limits(after_ms, "if they have not for {}", for_people)
+                return f"{spec.subject} {adds_up}{ahead}{_since(status)}; {limits}"
             is_few = status.records is not None and 0 < status.records < spec.limits.min_records
             few = f", and {_too_few(status, spec.limits.min_records)}" if is_few else ""
             measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{few}{_since(status)}{_excuse(status)}"
@@ -137,7 +140,7 @@ def _share_text(status: Status, at_most: ShareMaximums) -> str:
     share = "" if status.share is None else f" ({percent(status.share, 2)})"
     were = f"{'was' if part == 1 else 'were'} {spec.measure.outcome}"
     of_all = f"{part:,} of {counted(n, 'record')} of {spec.subject} in {for_people(spec.over_ms)} {were}"
-    return f"{of_all}{share}{few}; {limits}"
+    return f"{of_all}{share}{_since(status)}{few}; {limits}"
 
 
 def _deadline_text(deadline: Deadline) -> str:
@@ -158,8 +161,13 @@ def _stale_groups(status: Status) -> str:
 
 
 def _since(status: Status) -> str:
-    """Says since when the SLA counts, if that is in what it measures."""
-    return "" if status.judged_since_ms is None else f", counted from {iso(status.judged_since_ms)}"
+    """Says since when the SLA counts, if that is in what it measures, and which exempt days ended then."""
+    since_ms = status.judged_since_ms
+    if since_ms is None:
+        return ""
+    calendars = status.spec.exempt_by(since_ms - 1)
+    ended = f", when the exempt time of {' and '.join(calendars)} ended" if calendars else ""
+    return f", counted from {iso(since_ms)}{ended}"
 
 
 def _excuse(status: Status) -> str:
@@ -190,7 +198,7 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
     rates = _limits({"warning": warn_at, "error": limits.error_at}, "from {:g} on")
     share, allowed = percent(budget.share_over, 2), exact_percent(1 - objective.target)
     slow = f"{share} of the records of {status.spec.subject} took {over}"
-    return f"{few}{slow}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
+    return f"{few}{slow}{_since(status)}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
 
 
 def _limits(

@@ -12,9 +12,9 @@ from tidemark.model import topology_keys, topology_tests
 from tidemark.model.project import connections, registries
 from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.value_types import IDENTIFIER, Form
-from tidemark.model.slas import channel_spec, sla_keys, sla_spec
+from tidemark.model.slas import calendars, channel_spec, sla_keys, sla_spec
 from tidemark.model.toml_operators import operator_form
-from tidemark.model.topology_keys import OPERATORS
+from tidemark.model.topology_keys import CALENDARS, OPERATORS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -58,7 +58,8 @@ def _sla_file() -> Form:
         "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"},
     }
     of_all = sla_keys.MAINTENANCE
-    return {"type": "object", "properties": {of_all.name: _table_or(one, of_all)}, "additionalProperties": one}
+    properties = {of_all.name: _table_or(one, of_all), CALENDARS: _tables(calendars.FORM.schema)}
+    return {"type": "object", "properties": properties, "additionalProperties": one}
 
 
 def _table_or(table: Form, key: Key[Any]) -> Form:

@@ -141,6 +141,7 @@ def check(
     names = {*topologies, *map(name_in, (*files, *of_project))}
     jobs = _with_queries(sla_spec.topologies_of_jobs(project.slas, (*files, *of_project)), Layout(warehouse))
     errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names, parts)
+    errors += sla_spec.unknown_countries(project.slas)
     errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
     errors += channel_spec.mistakes(project.channels)
     if errors:

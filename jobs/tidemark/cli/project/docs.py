@@ -26,7 +26,7 @@ from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings import emission, kubernetes, retention
 from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
 from tidemark.model.settings.windows import WINDOW_FORM
-from tidemark.model.slas import channel_spec, sla_keys
+from tidemark.model.slas import calendars, channel_spec, sla_keys
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.model.toml_operators import operator_form
 from tidemark.model.topology_keys import FORM as TOPOLOGY
@@ -179,7 +179,9 @@ def slas() -> str:
     form = sla_keys.form()
     of_measures = TableForm(keys=tuple(_told_of(kinds, key) for key, kinds in form.kinds_by_key.items()))
     inner = {key.name: key.inner for key in (sla_keys.OBJECTIVE, sla_keys.HOURS) if key.inner}
-    return _with_keys("alerts.md", {EVERY: TableForm(keys=form.keys), "measures": of_measures, **inner})
+    return _with_keys(
+        "alerts.md", {EVERY: TableForm(keys=form.keys), "measures": of_measures, **inner, "a calendar": calendars.FORM}
+    )
 
 
 def connection_keys() -> str:

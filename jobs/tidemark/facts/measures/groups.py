@@ -83,9 +83,9 @@ def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *,
         name = _name(spec, topology)
         text = SEEN.format(known=batches, before_later=BEFORE_LATER, seen=_seen(spec), name=name, most=MOST_NAMED)
         stale_ms = at_ms - round(spec.limits.least_ms)
-        # After a maintenance window, or outside of the calendar, no group is stale until it could have been seen again.
+        # After a time in which the SLA was not judged, no group is stale until it could have been seen again.
         is_new = spec.judged_since_ms(at_ms, after_ms=stale_ms) is not None
-        parameters = [topology.name, at_ms, at_ms - spec.over_ms, None if is_new else stale_ms]
+        parameters = [topology.name, at_ms, spec.remembered_since_ms(at_ms), None if is_new else stale_ms]
         (row,) = tables.ask(text, parameters).objects
         oldest = tuple((str(group["name"]), group["newest_ms"]) for group in row["oldest"] or ())
         groups[spec.name] = GroupsSeen(n=row["n"], n_stale=row["n_stale"], oldest=oldest, oldest_ms=row["oldest_ms"])

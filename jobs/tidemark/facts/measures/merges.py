@@ -45,11 +45,12 @@ def _facts(path: Path, spec: SlaSpec, at_ms: int) -> Iterator[Fact]:
         yield Fact(what=FactKind.NEWEST_MERGED, subject=spec.subject, at_ms=_newest_ms(path, shown))
         return
     counts: Counter[int] = Counter()
+    (over_ms,) = spec.counted_ms(at_ms)
     for merge in shown:
-        if merge.shown_at_ms >= at_ms - spec.over_ms:
+        if merge.shown_at_ms >= at_ms - over_ms:
             counts.update(merge.latencies)
     for bucket, n in sorted(counts.items()):
-        yield Fact(what=FactKind.LATENCY_MERGED, subject=spec.subject, over_ms=spec.over_ms, bucket=bucket, n=n)
+        yield Fact(what=FactKind.LATENCY_MERGED, subject=spec.subject, over_ms=over_ms, bucket=bucket, n=n)
 
 
 def _tables(layout: Layout, topology: Topology, spec: SlaSpec) -> list[Path]:

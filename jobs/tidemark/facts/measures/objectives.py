@@ -103,7 +103,7 @@ def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], later: Mapping[
         later: the facts to count one by one, by sub-topology.
         at_ms: the instant of the check, epoch ms.
     """
-    lengths_ms = {length_ms for spec in specs for length_ms in spec.lengths_ms}
+    lengths_ms = {length_ms for spec in specs for length_ms in spec.counted_ms(at_ms)}
     lengths_ms |= {spec.compliance.window_ms for spec in specs if spec.compliance}
     starts_ms = {length_ms: (at_ms - length_ms) // MINUTE_MS * MINUTE_MS for length_ms in sorted(lengths_ms)}
     first_ms = min(starts_ms.values())

@@ -152,7 +152,7 @@ def measurements(
         for spec in specs
         if not spec.compliance
         for count in spec.measure.counts
-        for over_ms in spec.lengths_ms
+        for over_ms in spec.counted_ms(at_ms)
     }
     for count, over_ms in sorted(counted, key=lambda counted_over: (counted_over[0].what, counted_over[1])):
         yield _counted(count, Interval(at_ms - over_ms, at_ms))

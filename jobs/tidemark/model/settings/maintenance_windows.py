@@ -126,9 +126,11 @@ WINDOWS = value_types.texts().then(_windows)
 """The type of lists of maintenance windows."""
 TIME_OF_DAY = value_types.text({"type": "string", "pattern": f"^({_TIME.pattern})$"}).then(_time_of_day)
 """The type of times of day, minutes after midnight."""
+OF_ZONE = value_types.text().then(_zone)
+"""The type of names of time zones."""
 ZONE = required(
     "zone",
-    value_types.text().then(_zone),
+    OF_ZONE,
     example='"Europe/Berlin"',
     meaning="the time zone of their clock",
 )

@@ -156,6 +156,12 @@ HOURS = inner_table(
     example='{ zone = "Europe/Berlin", days = ["Mon", "Tue", "Wed", "Thu", "Fri"], from = "07:00", to = "19:00" }',
     meaning="the only hours in which it is judged: see Maintenance and calendars",
 )
+EXCEPT = optional(
+    "except",
+    value_types.texts(),
+    example='["days_off"]',
+    meaning="calendars `[calendars.NAME]` with the days on which nothing is promised: see Days off",
+)
 
 
 def _promised_target(value: float, key: str, example: str) -> float:
@@ -273,6 +279,7 @@ def form() -> TableForm:
             RESOLVE_AFTER,
             MAINTENANCE_WINDOWS,
             HOURS,
+            EXCEPT,
         ),
         kinds=(OBJECTIVES, *map(_kind, measures)),
     )

@@ -16,17 +16,30 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.measures.completeness import COMPLETENESS, OUTCOMES
 from tidemark.model.measures.limits import ERROR_AFTER, WARN_AFTER, Thresholds
+from tidemark.model.measures.records import RECORDS
 from tidemark.model.measures.registry import MEASURES, Measure
 from tidemark.model.measures.staleness import STALENESS
+from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.project.files import Project
 from tidemark.model.settings.declared_tables import Key, MistakenKey, Values
 from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, WeeklyHours, weekly_hours
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.value_types import IDENTIFIER, suggestion_of
+from tidemark.model.slas.calendars import (
+    Calendars,
+    ExemptDays,
+    calendars_in,
+    longest_between_days,
+    mistakes_of_countries,
+    mistakes_of_library,
+    names_of_files,
+)
 from tidemark.model.slas.sla_keys import (
     BURN_WINDOWS,
     BY,
+    EXCEPT,
     HOURS,
     IGNORE_WHEN_IDLE,
     LATENCY,
@@ -55,10 +68,11 @@ from tidemark.model.slas.sla_keys import (
     form,
 )
 from tidemark.model.topology import Topology, name_in, of_jobs
-from tidemark.selection import names_in, outside, present
+from tidemark.model.topology_keys import CALENDARS
+from tidemark.selection import names_in, omit, outside, present
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import BurnRate, Objective, Severity, Sla
+from tidemark.semantics.sla import BurnRate, Objective, RecordMinimums, Severity, Sla
 
 SHORT = 12
 """Divisor of `over`: a burn rate is also measured over that time."""
@@ -82,8 +96,8 @@ class SlaSpec:
     It is measured over the `over_ms` before the check. *place* is where the subject's readers look; only for sinks with
     current rows do the places differ. With *by*, a staleness is judged for each group of rows with equal values in
     these columns, and a group that was not seen for `over_ms` counts no more. *runbook* is the remedy (URL or text).
-    In a maintenance window, and outside its *calendar* (None: always), checks change no incident. *compliance* is set
-    if it is a window of an objective.
+    In a maintenance window, outside its *calendar* (None: always) and on *exempt* days checks change no incident.
+    *compliance* is set if it is a window of an objective.
     """
 
     name: str
@@ -101,6 +115,7 @@ class SlaSpec:
     damping: Damping = field(default_factory=Damping)
     maintenance_windows: tuple[MaintenanceWindow, ...] = ()
     calendar: WeeklyHours | None = None
+    exempt: tuple[ExemptDays, ...] = ()
     compliance: Compliance | None = None
 
     @property
@@ -115,16 +130,54 @@ class SlaSpec:
 
     @property
     def lengths_ms(self) -> tuple[int, ...]:
-        """Returns all times over which it is measured."""
+        """Returns all times over which it is measured, the longest one first."""
         return (self.over_ms, self.short_ms) if isinstance(self.limits, BurnRate) else (self.over_ms,)
+
+    def counted_since_ms(self, at_ms: int) -> int | None:
+        """Returns when exempt days ended, if that is in the time over which a check at *at_ms* counts: epoch ms.
+
+        What comes later is all that it counts. A minimum of records is no such case: it needs the whole time, and is
+        not judged before.
+        """
+        if isinstance(self.limits, RecordMinimums) or any(days.holds(at_ms) for days in self.exempt):
+            return None
+        return _last_change_ms(self.exempt, at_ms, after_ms=at_ms - self.over_ms)
+
+    def counted_ms(self, at_ms: int) -> tuple[int, ...]:
+        """Returns the lengths over which a check at *at_ms* counts: `lengths_ms`, or less after exempt days."""
+        since_ms = self.counted_since_ms(at_ms)
+        if since_ms is None:
+            return self.lengths_ms
+        # An interval has an instant, also in a check at the very end of exempt days.
+        return tuple(min(length_ms, max(1, at_ms - since_ms)) for length_ms in self.lengths_ms)
+
+    def remembered_since_ms(self, at_ms: int) -> int:
+        """Returns the instant from which until *at_ms* it is `over_ms`, without exempt days: epoch ms.
+
+        A group that was last seen before a weekend is not forgotten on the Monday.
+        """
+        since_ms, left_ms = at_ms, self.over_ms
+        while True:
+            before_ms = since_ms - 1
+            changed_ms = _last_change_ms(self.exempt, before_ms, after_ms=0)
+            is_exempt = bool(self.exempt_by(before_ms))
+            if changed_ms is None or (not is_exempt and since_ms - changed_ms >= left_ms):
+                return since_ms - left_ms
+            left_ms -= 0 if is_exempt else since_ms - changed_ms
+            since_ms = changed_ms
 
     def is_in_maintenance(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
         return any(window.holds(at_ms) for window in self.maintenance_windows)
 
     def is_judged(self, at_ms: int) -> bool:
-        """Returns whether *at_ms* (epoch ms) is in its calendar."""
-        return self.calendar is None or self.calendar.holds(at_ms)
+        """Returns whether *at_ms* (epoch ms) is in its calendar, and no exempt day."""
+        is_in_hours = self.calendar is None or self.calendar.holds(at_ms)
+        return is_in_hours and not self.exempt_by(at_ms)
+
+    def exempt_by(self, at_ms: int) -> list[str]:
+        """Returns the names of the calendars by which *at_ms* (epoch ms) is in an exempt day."""
+        return [days.name for days in self.exempt if days.holds(at_ms)]
 
     @property
     def may_be_excused(self) -> bool:
@@ -134,13 +187,24 @@ class SlaSpec:
     def judged_since_ms(self, at_ms: int, *, after_ms: int) -> int | None:
         """Returns since when it is judged, if that is after *after_ms*: epoch ms.
 
-        Before, it was in a maintenance window or outside its calendar. None: not after *after_ms*, or it is not judged
-        at *at_ms*.
+        Before, it was in a maintenance window, outside its calendar or in an exempt day. None: not after *after_ms*, or
+        it is not judged at *at_ms*.
         """
         if self.is_in_maintenance(at_ms) or not self.is_judged(at_ms):
             return None
-        times = (*self.maintenance_windows, *present((self.calendar,)))
-        return max(present(time.changed_ms(at_ms, after_ms=after_ms) for time in times), default=None)
+        times = (*self.maintenance_windows, *present((self.calendar,)), *self.exempt)
+        return _last_change_ms(times, at_ms, after_ms=after_ms)
+
+    def excused_since_ms(self, instant_ms: int, at_ms: int) -> int | None:
+        """Returns since when it is judged at *at_ms*, if it was not judged at the earlier *instant_ms*: epoch ms."""
+        if self.is_judged(instant_ms) and not self.is_in_maintenance(instant_ms):
+            return None
+        return self.judged_since_ms(at_ms, after_ms=instant_ms)
+
+
+def _last_change_ms(times: Iterable[MaintenanceWindow | ExemptDays], at_ms: int, *, after_ms: int) -> int | None:
+    """Returns when one of *times* last began or ended until *at_ms*, if that is after *after_ms*: epoch ms."""
+    return max(present(time.changed_ms(at_ms, after_ms=after_ms) for time in times), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +217,8 @@ class Slas:
     def refuse(self) -> None:
         """Raises InvalidSpec with a line per error, if there are any."""
         if self.errors:
-            raise InvalidSpec("\n".join(map(str, self.errors.values())))
+            # SLAs that name a calendar with a mistake have its mistake.
+            raise InvalidSpec("\n".join(dict.fromkeys(map(str, self.errors.values()))))
 
     @property
     def least_latency_ms(self) -> int | None:
@@ -202,7 +267,7 @@ def load(path: Path, topology: Topology) -> tuple[SlaSpec, ...]:
 
     Raises InvalidSpec with file, key and remedy.
     """
-    return parse(read_toml(path), topology, file=path.name)
+    return parse(read_toml(path), topology, file=path.name, folder=path.parent)
 
 
 def load_usable(path: Path, topology: Topology) -> Slas:
@@ -210,31 +275,36 @@ def load_usable(path: Path, topology: Topology) -> Slas:
 
     The result also has the errors of the others. Raises InvalidSpec if the file is not valid TOML.
     """
-    return usable_slas(read_toml(path), topology, file=path.name)
+    return usable_slas(read_toml(path), topology, file=path.name, folder=path.parent)
 
 
 def known_slas(topology: Topology) -> Slas:
     """Returns the SLAs of *topology* in the project of this process.
 
-    There are none if the file is missing or not valid TOML.
+    There are none if the file is missing or not valid TOML. They are for those who judge nothing: nobody has asked if
+    the countries of their calendars exist.
     """
     return slas_in(Project.here(), topology)
 
 
 def slas_in(project: Project, topology: Topology) -> Slas:
     """Returns the SLAs of *topology* in *project*, as `known_slas` does."""
+    file = project.slas
     try:
-        return load_usable(project.slas, topology)
+        return _readable_slas(read_toml(file), topology, file=file.name, folder=file.parent)
     except (FileNotFoundError, InvalidSpec):
         return Slas(specs=(), errors={})
 
 
-def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple[SlaSpec, ...]:
+def parse(
+    content: Mapping[str, Any], topology: Topology, *, file: str, folder: Path | None = None
+) -> tuple[SlaSpec, ...]:
     """Returns the SLAs of *topology* in *content*, a parsed TOML file.
 
-    Errors name the file as *file*. A topology that is not in the file has the DEFAULT_SLAS.
+    Errors name the file as *file*, and files that it names lie in *folder*. A topology that is not in the file has the
+    DEFAULT_SLAS.
     """
-    slas = usable_slas(content, topology, file=file)
+    slas = usable_slas(content, topology, file=file, folder=folder)
     slas.refuse()
     return slas.specs
 
@@ -246,7 +316,8 @@ def mistakes(
 
     These are mistakes in the SLAs of *topologies*, topologies that *names* does not have and that are not marked as
     recorded, and those of *names* that are. *topologies* also has those of jobs. *parts* are what can be used of files
-    with mistakes: what their SLAs are about is not known.
+    with mistakes: what their SLAs are about is not known. `unknown_countries` has those of countries, which are not
+    asked for here: that takes a second, and DAG files are parsed all the time.
     """
     try:
         content = read_toml(path)
@@ -256,26 +327,50 @@ def mistakes(
         return [error]
     # A list is the maintenance of all topologies, and a table is a topology's.
     tables = {name: table for name, table in content.items() if not _is_setting(name, table, (MAINTENANCE,))}
+    tables.pop(CALENDARS, None)
     recorded = _recorded(content)
     errors = [
         InvalidSpec.at(path.name, f"{name}.{RECORDED.name}", "has a topology file", f"remove {RECORDED.name}")
         for name in recorded
         if name in names
     ]
+    calendars = calendars_in(content, file=path.name, folder=path.parent)
+    errors += calendars.mistakes.values()
+    errors += mistakes_of_library(calendars.usable.values(), file=path.name).values()
     every_name = {*names, *recorded}
     errors += (_unknown(path.name, name, content[name], every_name) for name in outside(tables, every_name))
     for topology in topologies:
-        errors += usable_slas(content, topology, file=path.name).errors.values()
+        errors += _readable_slas(content, topology, file=path.name, folder=path.parent).errors.values()
     for part in parts:
         of_part = content.get(part.name, {})
         if not isinstance(of_part, dict):
             errors.append(_without_slas(path.name, part.name))
             continue
         for name, table in _slas_of(of_part).items():
-            wrong = _read_specs(path.name, name, table, part)[1]
+            wrong = _read_specs(path.name, name, table, part, calendars)[1]
             errors += [mistake for mistake in wrong if not _is_about_operators(mistake, table)]
     # Each topology has a mistake in the maintenance of all.
     return list({str(error): error for error in errors}.values())
+
+
+def unknown_countries(path: Path) -> list[InvalidSpec]:
+    """Returns the mistakes about countries in the calendars of the file at *path*.
+
+    The package `holidays` decides. There are none if the file is missing or not valid TOML, which `mistakes` has.
+    """
+    try:
+        calendars = calendars_in(read_toml(path), file=path.name, folder=path.parent)
+    except (FileNotFoundError, InvalidSpec):
+        return []
+    return [*mistakes_of_countries(calendars.usable.values(), file=path.name).values()]
+
+
+def files_of_dates(path: Path) -> list[Path]:
+    """Returns the files that calendars in the file at *path* name; none if it is missing or not valid TOML."""
+    try:
+        return names_of_files(read_toml(path), folder=path.parent)
+    except (FileNotFoundError, InvalidSpec):
+        return []
 
 
 def _unknown(file: str, name: str, table: Any, names: Collection[str]) -> InvalidSpec:
@@ -316,7 +411,8 @@ def topologies_of_jobs(slas: Path, files: Iterable[Path]) -> dict[str, Topology]
 
 
 def _recorded(content: Mapping[str, Any]) -> list[str]:
-    return [name for name, table in content.items() if isinstance(table, dict) and table.get(RECORDED.name) is True]
+    tables = omit(content, [CALENDARS])
+    return [name for name, table in tables.items() if isinstance(table, dict) and table.get(RECORDED.name) is True]
 
 
 def _slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,8 +423,26 @@ def _without_slas(file: str, topology: str) -> InvalidSpec:
     return InvalidSpec.at(file, topology, "has no SLAs", f"write a table [{topology}.NAME] for each SLA")
 
 
-def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) -> Slas:
-    """Returns the valid SLAs of *topology* in *content*, as `load_usable` does."""
+def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str, folder: Path | None = None) -> Slas:
+    """Returns the valid SLAs of *topology* in *content*, as `load_usable` does.
+
+    Files that it names lie in *folder*; None: in the working directory.
+    """
+    slas = _readable_slas(content, topology, file=file, folder=folder)
+    exempt = {days.name: days for spec in slas.specs for days in spec.exempt}
+    if not (wrong := mistakes_of_countries(exempt.values(), file=file)):
+        return slas
+    errors = dict(slas.errors)
+    for spec in slas.specs:
+        for days in spec.exempt:
+            if days.name in wrong:
+                errors.setdefault(spec.table, wrong[days.name])
+    return Slas(specs=tuple(spec for spec in slas.specs if spec.table not in errors), errors=errors)
+
+
+def _readable_slas(content: Mapping[str, Any], topology: Topology, *, file: str, folder: Path | None) -> Slas:
+    """Returns the SLAs of *topology* that can be read, without a look at what the library knows of countries."""
+    calendars = calendars_in(content, file=file, folder=folder)
     tables = content.get(topology.name, DEFAULT_SLAS)
     if not isinstance(tables, dict) or not tables:
         return Slas(specs=(), errors={topology.name: _without_slas(file, topology.name)})
@@ -345,7 +459,7 @@ def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) ->
             times = settings[MAINTENANCE]
             windows += times or ()
     for name, table in (_slas_of(tables) or DEFAULT_SLAS).items():
-        read, mistakes = _read_specs(file, name, table, topology)
+        read, mistakes = _read_specs(file, name, table, topology, calendars)
         if mistakes:
             errors[name] = InvalidSpec("\n".join(map(str, mistakes)))
         specs += (replace(spec, maintenance_windows=(*windows, *spec.maintenance_windows)) for spec in read)
@@ -384,8 +498,14 @@ def _is_about_operators(mistake: InvalidSpec, table: Any) -> bool:
     return key in names_in((SUBJECT, BY, PLACE)) or (key == MEASURE.name and _measure_of(table) in MEASURES)
 
 
-def _read_specs(file: str, name: str, table: Any, topology: Topology) -> tuple[tuple[SlaSpec, ...], list[InvalidSpec]]:
-    """Reads the SLAs of a *table*: those of its objective, or one. Of a table with mistakes it returns these alone."""
+def _read_specs(
+    file: str, name: str, table: Any, topology: Topology, calendars: Calendars
+) -> tuple[tuple[SlaSpec, ...], list[InvalidSpec]]:
+    """Reads the SLAs of a *table*: those of its objective, or one.
+
+    Of a table with mistakes it returns these alone, and of one whose only mistakes are in a calendar those of the
+    calendar.
+    """
     at = f"{topology.name}.{name}"
     if not isinstance(table, dict):
         remedy = f"write a table [{at}]"
@@ -404,6 +524,8 @@ def _read_specs(file: str, name: str, table: Any, topology: Topology) -> tuple[t
         partial(_refuse_place, topology=topology),
         _refuse_excuse,
         _refuse_unseen_groups,
+        partial(_refuse_unknown_calendars, calendars=calendars),
+        partial(_refuse_limits_beyond_exempt_days, calendars=calendars),
     )
     if values.kind is OBJECTIVES:
         values.judge(_refuse_long_name, partial(_refuse_lost_rollups, topology=topology))
@@ -411,7 +533,45 @@ def _read_specs(file: str, name: str, table: Any, topology: Topology) -> tuple[t
         values.judge(values.kind.measure.limits.thresholds)
     if values.mistakes:
         return (), values.mistakes
-    return (_objective(values, name) if values.kind is OBJECTIVES else (_spec(values, name, topology),)), []
+    if of_calendars := [calendars.mistakes[each] for each in values.get(EXCEPT, ()) if each in calendars.mistakes]:
+        return (), of_calendars[:1]
+    exempt = _exempt(values, calendars)
+    read = _objective(values, name) if values.kind is OBJECTIVES else (_spec(values, name, topology),)
+    return tuple(replace(spec, exempt=exempt) for spec in read), []
+
+
+def _exempt(values: Values, calendars: Calendars) -> tuple[ExemptDays, ...]:
+    """Returns the calendars without mistakes in which nothing is promised."""
+    return tuple(calendars.usable[name] for name in values.get(EXCEPT, ()) if name in calendars.usable)
+
+
+def _refuse_unknown_calendars(values: Values, calendars: Calendars) -> None:
+    """Refuses an exception by a calendar that the file does not have."""
+    known = {*calendars.usable, *calendars.mistakes}
+    for name in outside(values.get(EXCEPT, ()), known):
+        remedy = suggestion_of(name, known, "calendars") if known else f"write a table [{CALENDARS}.{name}]"
+        values.fail(EXCEPT, f"has {name!r}, which is no calendar", remedy)
+
+
+def _refuse_limits_beyond_exempt_days(values: Values, calendars: Calendars) -> None:
+    """Refuses a limit that is never reached, since ages count anew after each exempt day."""
+    longest_days = longest_between_days(_exempt(values, calendars))
+    if longest_days == 0:
+        values.fail(EXCEPT, "exempts every day, so that nothing is ever judged", "leave a calendar out")
+    if longest_days is None or values.kind is OBJECTIVES:
+        return
+    measure, lengths_ms = _measure(values), dict[Key[Any], int]()
+    if measure in (STALENESS, WATERMARK_LAG):
+        limits = ((key, values[key]) for key in (WARN_AFTER, ERROR_AFTER))
+        lengths_ms = {key: length_ms for key, length_ms in limits if length_ms is not None}
+    elif measure is RECORDS:
+        lengths_ms = {OVER: _over_ms(values)}
+    longest_ms = longest_days * DAY_MS
+    for key, length_ms in lengths_ms.items():
+        if length_ms >= longest_ms:
+            between = f"but at most {for_people(longest_ms)} lie between the days that {EXCEPT.name} leaves out"
+            problem = f"is {for_people(length_ms)}, {between}: it counts anew after each, and never breaks"
+            values.fail(key, problem, f"write a length below {for_people(longest_ms)}")
 
 
 def _nearer(table: Mapping[str, Any], topology: Topology) -> dict[str, str]:

@@ -65,7 +65,9 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
             if spec.measure.explained is ExplainedBy.CULPRIT:
                 found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
             else:
-                found = cause_in(known(spec.over_ms), spec)
+                # What came before the end of exempt days was not judged.
+                judged = replace(spec, over_ms=spec.counted_ms(at_ms)[0])
+                found = cause_in(known(judged.over_ms), judged)
             # The check itself may have found a row, which group is stale, or which operator worked for too long.
             why = explained(found)
             return why if status.culprit is None else replace(why, culprit=status.culprit)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, assert_never
@@ -96,8 +97,8 @@ class Status:
     judged_since_ms: int | None = None
     """The instant from which on the measurement counts, epoch ms; None if all of it counts.
 
-    Before this instant the SLA was in a maintenance window or outside its calendar. For a number of records this may
-    also be the instant at which the topology began.
+    Before this instant the SLA was in a maintenance window, outside its calendar or in an exempt day. For a number of
+    records this may also be the instant at which the topology began.
     """
     part: int | None = None
     """For an SLA on a share: how many of `records` were quarantined, or were late."""
@@ -137,6 +138,7 @@ def statuses(
     contracts: Rows = (),
     *,
     at_ms: int,
+    measured_ms: int | None = None,
     groups: Mapping[str, GroupsSeen] = MappingProxyType({}),
 ) -> list[Status]:
     """Returns the status of each of *specs*, in order.
@@ -148,9 +150,10 @@ def statuses(
         accounts: rows of `sla_facts.accounts`.
         contracts: rows of `expectation_results` about contracts.
         at_ms: the instant of the check, epoch ms.
+        measured_ms: the instant for which the facts were measured, epoch ms; None if that is *at_ms*.
         groups: by name of an SLA with `by`, the groups of rows for which it is judged separately.
     """
-    by_subject = _SlaFacts(facts, groups)
+    by_subject = _SlaFacts(facts, groups, measured_ms=at_ms if measured_ms is None else measured_ms)
     measured = [_status(spec, topology, by_subject, accounts, contracts, at_ms=at_ms) for spec in specs]
     return [_excused(status, topology, by_subject, at_ms=at_ms) for status in measured]
 
@@ -158,8 +161,8 @@ def statuses(
 class _SlaFacts:
     """Looks up facts by kind, subject and length of their interval."""
 
-    def __init__(self, facts: Iterable[Fact], groups: Mapping[str, GroupsSeen]) -> None:
-        self.groups = groups
+    def __init__(self, facts: Iterable[Fact], groups: Mapping[str, GroupsSeen], *, measured_ms: int) -> None:
+        self.groups, self.measured_ms = groups, measured_ms
         self._facts: dict[tuple[str, int | None], dict[str, list[Fact]]] = {}
         for fact in facts:
             by_subject = self._facts.setdefault((fact.what, fact.over_ms), {})
@@ -283,12 +286,19 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
 def _quantile(spec: SlaSpec, sla: Sla, q: float, facts: _SlaFacts) -> Status:
     (count,) = spec.measure.counts
     what = FactKind.LATENCY_MERGED if spec.place is ResultPlace.TABLE else count.what
-    length_ms = facts.quantile_ms(what, spec.subject, spec.over_ms, q)
+    over_ms, since_ms = _counted(spec, facts)
+    length_ms = facts.quantile_ms(what, spec.subject, over_ms, q)
     if not spec.measure.is_latency:
         verdict = judge(length_ms, sla)
-        return Status(spec, verdict, length_ms, spec.subject if verdict in BROKEN else None)
-    n = facts.count(what, spec.subject, spec.over_ms)
-    return Status(spec, judge_quantile(length_ms, sla, n=n), length_ms, records=n)
+        culprit = spec.subject if verdict in BROKEN else None
+        return Status(spec, verdict, length_ms, culprit, judged_since_ms=since_ms)
+    n = facts.count(what, spec.subject, over_ms)
+    return Status(spec, judge_quantile(length_ms, sla, n=n), length_ms, records=n, judged_since_ms=since_ms)
+
+
+def _counted(spec: SlaSpec, facts: _SlaFacts) -> tuple[int, int | None]:
+    """Returns the length over which *facts* count for *spec*, and since when, if exempt days ended in that time."""
+    return spec.counted_ms(facts.measured_ms)[0], spec.counted_since_ms(facts.measured_ms)
 
 
 def _accounts(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accounts: Rows, *, at_ms: int) -> Status:
@@ -301,9 +311,11 @@ def _accounts(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, acc
         return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
     # Closed accounts are 0 ms old, and have no culprit.
     open_since_ms, operator = min(_open_accounts(accounts), default=(at_ms, None))
-    age_ms = at_ms - open_since_ms
+    judged_since_ms = spec.judged_since_ms(at_ms, after_ms=open_since_ms)
+    age_ms = at_ms - max(present((open_since_ms, judged_since_ms)))
     crossed = crossed_ms(age_ms, sla, now_ms=at_ms)
-    return Status(spec, judge(age_ms, sla), age_ms, operator, crossed_ms=crossed)
+    verdict = judge(age_ms, sla)
+    return Status(spec, verdict, age_ms, operator, judged_since_ms=judged_since_ms, crossed_ms=crossed)
 
 
 def _age(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
@@ -345,6 +357,7 @@ def _complete_by(spec: SlaSpec, deadline: Deadline, topology: Topology, facts: _
         now_ms=at_ms,
         over_ms=spec.over_ms,
         clock_error_ms=facts.clock_error_ms,
+        excused_since=partial(spec.excused_since_ms, at_ms=at_ms),
     )
     if judged.verdict is Verdict.UNKNOWN:
         begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
@@ -355,7 +368,14 @@ def _complete_by(spec: SlaSpec, deadline: Deadline, topology: Topology, facts: _
     idle = judged.is_open and spec.ignore_when_idle and _is_idle(spec, topology, facts)
     if idle:
         return Status(spec, Verdict.PASS, judged.observed_ms, idle=True)
-    return Status(spec, judged.verdict, judged.observed_ms, crossed_ms=judged.crossed_ms)
+    due_ms = None if judged.end_ms is None else deadline.at_ms(judged.end_ms)
+    return Status(
+        spec,
+        judged.verdict,
+        judged.observed_ms,
+        judged_since_ms=None if due_ms is None else spec.excused_since_ms(due_ms, at_ms),
+        crossed_ms=judged.crossed_ms,
+    )
 
 
 def _nothing(spec: SlaSpec, at_ms: int, begun_ms: int | None, *, within_ms: int) -> Status:
@@ -422,26 +442,32 @@ def _changes(spec: SlaSpec, at_most: ChangeMaximums, facts: _SlaFacts) -> Status
     if Need.WATERMARKS in spec.measure.needs and not facts.is_known(FactKind.SOURCE, spec.subject):
         return Status(spec, Verdict.UNKNOWN)
     (count,) = spec.measure.counts
-    n = facts.count(count.what, spec.subject, spec.over_ms)
+    over_ms, since_ms = _counted(spec, facts)
+    n = facts.count(count.what, spec.subject, over_ms)
     verdict = judge_changes(n, at_most)
-    return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n)
+    culprit = spec.subject if verdict in BROKEN else None
+    return Status(spec, verdict, culprit=culprit, records=n, judged_since_ms=since_ms)
 
 
 def _share(spec: SlaSpec, at_most: ShareMaximums, facts: _SlaFacts) -> Status:
     """Judges the share of records with an outcome, late ones for example; UNKNOWN with too few records."""
     whole, of_outcome = spec.measure.counts
-    n = facts.count(whole.what, spec.subject, spec.over_ms)
-    part = facts.count(of_outcome.what, spec.subject, spec.over_ms)
+    over_ms, since_ms = _counted(spec, facts)
+    n = facts.count(whole.what, spec.subject, over_ms)
+    part = facts.count(of_outcome.what, spec.subject, over_ms)
     verdict = judge_share(part, n, at_most)
-    return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n, part=part)
+    culprit = spec.subject if verdict in BROKEN else None
+    return Status(spec, verdict, culprit=culprit, records=n, part=part, judged_since_ms=since_ms)
 
 
 def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
     what = FactKind.OBJECTIVE if spec.compliance else spec.measure.counts[0].what
     objective = limits.objective
+    since_ms = spec.counted_since_ms(facts.measured_ms)
+    over_ms, short_ms = spec.counted_ms(facts.measured_ms)
 
-    n, slow = facts.slow_records(what, spec.subject, spec.over_ms, objective.threshold_ms)
-    n_short, slow_short = facts.slow_records(what, spec.subject, spec.short_ms, objective.threshold_ms)
+    n, slow = facts.slow_records(what, spec.subject, over_ms, objective.threshold_ms)
+    n_short, slow_short = facts.slow_records(what, spec.subject, short_ms, objective.threshold_ms)
     long = budget(objective, n=n, n_over=slow)
     rates = [long.burn_rate, budget(objective, n=n_short, n_over=slow_short).burn_rate]
     # A late record in a quiet time would be a high rate.
@@ -453,7 +479,7 @@ def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
         records, slow = facts.slow_records(what, spec.subject, window_ms, objective.threshold_ms)
         remaining = budget(objective, n=records, n_over=slow).remaining if records >= limits.min_records else None
         whole = WindowBudget(records, slow, remaining)
-    return Status(spec, verdict, budget=long, records=n, window_budget=whole)
+    return Status(spec, verdict, budget=long, records=n, window_budget=whole, judged_since_ms=since_ms)
 
 
 def _open_accounts(accounts: Rows) -> Iterator[tuple[int, str]]:
