@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import present
 from tidemark.facts.fact_tables import FactTables
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.outcome_facts import LATELY, OutcomeFacts
@@ -75,6 +76,19 @@ class StreamFacts:
     def has_finished(self) -> bool:
         """True if a batch had finished, even if its facts are not written yet."""
         return self.tables.batches.height > 0 or self.driver.has_finished
+
+    @property
+    def records_behind(self) -> int | None:
+        """How many records of its topics the stream has not read; None if it reads none.
+
+        An estimate of when all will be read is that of the newest heartbeat, and then the number is the one from which
+        that was made. Otherwise the newest batch tells it, which may be newer.
+        """
+        beat = self.driver.beat
+        unread = [*present(mark.unread for (_, number), mark in self.marks.items() if number is not None)]
+        if unread and (beat is None or beat.eta_at_ms is None):
+            return sum(unread)
+        return beat.records_behind if beat else None
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
