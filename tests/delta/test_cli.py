@@ -312,10 +312,12 @@ def test_down_succeeds_when_nothing_runs(home: Path) -> None:
 def test_why_prints_a_line_or_an_object_per_finding(home: Path) -> None:
     none = "has never run: there is no heartbeat and no batch"
     dag = "tidemark_flights_streams"
-    begin = f"`tidemark up flights` (in another Airflow `airflow dags unpause {dag} && airflow dags trigger {dag}`)"
+    in_airflow = f"(in another Airflow `airflow dags unpause {dag} && airflow dags trigger {dag}`)"
+    # A person types it as it stands, and a program knows which place it has asked about.
+    typed, begin = f"`tidemark --home {home} up flights` {in_airflow}", f"`tidemark up flights` {in_airflow}"
     line = (
-        f"never_started: flight_board: status {none}; start the driver of status: {begin}\n"
-        f"never_started: carrier_delays: carriers {none}; start the driver of carriers: {begin}\n"
+        f"never_started: flight_board: status {none}; start the driver of status: {typed}\n"
+        f"never_started: carrier_delays: carriers {none}; start the driver of carriers: {typed}\n"
     )
     assert tidemark(home, "why", "flights").stdout == line
     told = tidemark(home, "why", "flights", "flight_status", "--at", "2026-01-01T12:00Z", "--format", "json")

@@ -253,6 +253,23 @@ def test_an_sla_of_the_whole_topology_is_a_finding_about_its_subject(plant: Plan
     assert findings(plant, 16, "flight_board") == []
 
 
+def test_why_and_the_list_of_incidents_tell_the_cause_that_the_newest_check_found(plant: Plant) -> None:
+    """The opening check blamed the broker. A later one knew more facts; the newest one could not measure."""
+    found = {"subject": "flight_board", "measure": "latency_p99"}
+    plant.check(16, {"board": "error"}, culprit="weather", blocked_by="the broker took 21 s", **found)
+    plant.check(18, {"board": "warn"}, culprit="flight_events", blocked_by="a surge took 33 s", **found)
+    (line,) = findings(plant, 18)
+    assert "SLA board has a warning: a surge took 33 s; " in line
+    assert "broker" not in line
+    plant.check(20, {"board": "unknown"}, **found)
+    (row,) = plant.incidents()
+    assert (row["culprit"], row["blocked_by"], row["worst_verdict"]) == ("flight_events", "a surge took 33 s", "error")
+    assert "a surge took 33 s" in listed(plant)
+    plant.check(22, {"board": "error"}, **found)  # nobody knows why any more
+    (row,) = plant.incidents()
+    assert (row["culprit"], row["blocked_by"]) == (None, None)
+
+
 def test_why_says_why_an_sla_is_broken_as_its_check_does(plant: Plant) -> None:
     said = "rows of `newest` are not as they are declared"
     plant.check(16, {"kept": "error"}, subject="outcomes", blocked_by=said)

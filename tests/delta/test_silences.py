@@ -216,14 +216,27 @@ def test_a_stream_that_was_drained_with_nothing_unread_keeps_nothing_waiting(hea
     assert remarks == []
 
 
+def test_what_came_after_the_last_look_of_a_drained_stream_is_not_known(healthy: Healthy, tmp_path: Path) -> None:
+    """Two rounds came, and then nothing until the driver was drained at 60.1 s: its partitions are idle."""
+    idle = NEW.toml.replace('bound = "1 s"\n', 'bound = "1 s"\nidle_after = "5 s"\n')
+    world = healthy.copy(replace(NEW, toml=idle), tmp_path / "warehouse")
+    drained = Told("reads", 60.1, StreamState.DRAINED, reason=None)
+    world.plant(Silent(None, 15), drained).run(400)
+    drained.end(world, 400)
+    (found,) = causes_of_silence(world.topology, world.layout, ("events",), at_ms=ms(400)).values()
+    assert [(leaf.owner, leaf.became) for leaf in found.leaves] == [("absence", Became.UNREAD)]
+    (first, *_) = why_document(world.layout.warehouse, world.topology, at_ms=ms(400), operator="events").findings
+    assert (first.cause, "not produced" in first.seen) == ("drained", False)
+
+
 def test_work_that_windows_judge_is_explained_by_batches(healthy: Healthy, tmp_path: Path) -> None:
     """Of six rounds in a minute the five since 250 s took `newest` 510 ms; a window is judged by another sum."""
     world = played(healthy, tmp_path, SHOP, Slow("operator", "newest", 500, 250), 299)
     keys = {"subject": "newest", "measure": "operator_latency_p50", "over": "1 min", "error_after": "300 ms"}
     (spec,) = parse({world.topology.name: {"promise": {**keys, "owner": "o"}}}, world.topology, file="slas.toml")
     assert told(cause_of(world.topology, world.layout, spec, at_ms=ms(299))) == (
-        "the operator `newest` worked for 510 ms, usually 10 ms; "
-        "this explains 100 % of 5 batches, each longer than a window may take"
+        "in a batch the operator `newest` worked for 510 ms, usually 10 ms; "
+        "this explains 100 % of 5 batches over the limit"
     )
 
 
@@ -280,7 +293,7 @@ def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path:
     first, *remarks = why_document(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board").findings
     assert first.line.startswith(
         f"operator (95 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
-        "usually 10 ms; `tidemark path` shows "
+        "usually 10 ms; `tidemark path play` shows "
     )
     assert remarks == []  # such as that nothing is wrong with `board`
     told = {"owner": "operator", "detail": "newest", "amount_ms": 3_900, "records": None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -37,8 +38,12 @@ def can_be_typed(finding: WhyFinding, topology: Topology) -> None:
         if program == "airflow":
             assert words[2] == f"tidemark_{topology.name}_streams"
             continue
-        options = vars(_parser().parse_args(words))  # exits where the command or an argument is unknown
-        means(options, topology)
+        means(options_of(words), topology)
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """Returns the options of a command line; the program exits where the command or an argument is unknown."""
+    return vars(_parser().parse_args(words))
 
 
 def means(options: dict[str, Any], topology: Topology) -> None:

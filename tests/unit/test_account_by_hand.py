@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from support.typed_commands import commands, means, options_of
 from tidemark.account import facts as frames
 from tidemark.account.arrivals import Offset, stamped_offset, usual_delays, with_created_arrivals
 from tidemark.account.debts import debts_of
@@ -17,11 +18,13 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.owners.registry import OWNERS, register
 from tidemark.account.records import record_parts
 from tidemark.account.steps import by_owner
+from tidemark.account.text import remedy_of
 from tidemark.account.timeline import TIMELINE
 from tidemark.account.unfinished import OPEN, RUNNING, open_parts, until_now
 from tidemark.account.windows import window_parts
-from tidemark.cli.main import COMMANDS
+from tidemark.model import topology
 
+FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 SEGMENTS = [
     ("trigger", "", 11_000, 13_000),
     ("broker", "orders", 13_000, 13_040),
@@ -406,10 +409,14 @@ def test_owners_form_trees():
     assert {name for name, owner in OWNERS.items() if not owner.has_time} == {"topic", "partition", "key", "driver"}
 
 
-def test_remedies_name_commands_that_exist():
-    named = {command for owner in OWNERS.values() for command in re.findall(r"`tidemark (\w+)", owner.remedy)}
-    assert named <= {name for name, _, _ in COMMANDS}
-    assert named >= {"bound", "logs", "path", "whatif"}
+def test_commands_in_remedies_can_be_typed_as_they_are():
+    """The parser of the command line exits where an argument is missing, as that of the topology was."""
+    remedies = [remedy_of("flights", owner, "flight_updates+flight_status", "flights/status") for owner in OWNERS]
+    typed = [options_of(words) for remedy in remedies for _, *words in commands(remedy)]
+    for options in typed:
+        means(options, FLIGHTS)
+    assert {options["command"] for options in typed} >= {"bound", "check", "logs", "path", "plan", "whatif", "why"}
+    assert not re.findall("{.+?}", "".join(remedies))
 
 
 def test_two_owners_cannot_have_one_name():

@@ -320,8 +320,18 @@ class JudgedPromise:
         is_of_source = any(source.name == self.spec.subject for source in self.topology.outside_sources)
         source = self.spec.subject if is_of_source else main_source
         shares = shares_since_newest_row(tables, [source], at_ms=at_ms)
-        # Where no record is known to be missing, time stands still for want of new ones.
-        return shares if shares.leaves else _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))
+        return shares if shares.leaves else _of_one(self._why_time_stands(source))
+
+    def _why_time_stands(self, source: str) -> Leaf:
+        """Returns why the time of *source* stands still, of which no record is known to be missing.
+
+        No new one has come, as far as the stream has looked. If it no longer looks, nobody knows whether some came.
+        """
+        sub, now = self.topology.sub_topology_of(source), self.now
+        if not now.nobody_looks(sub):
+            return Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED)
+        owner, stream = now.owner(sub)[0], now.name(sub)
+        return Leaf(owner=owner, detail=stream, stream=stream, became=Became.UNREAD, is_estimate=True)
 
     def ahead(self) -> Explanation | None:
         """Returns whose clock is ahead, if the event times of some records lie in the future; None otherwise."""

@@ -28,7 +28,7 @@ def told(explanation: Explanation) -> str:
     'rows of `top` are not as they are declared'
     >>> worked = Leaf(owner="operator", detail="top", amount_ms=479)
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(worked,), explained=1.0, broken=9, is_of_batches=True))
-    'the operator `top` worked for 479 ms; this explains 100 % of 9 batches, each longer than a window may take'
+    'in a batch the operator `top` worked for 479 ms; this explains 100 % of 9 batches over the limit'
     """
     match explanation.answer:
         case Answer.EXPLAINED:
@@ -37,7 +37,11 @@ def told(explanation: Explanation) -> str:
             # Nobody counts which owner has how many of the rows that break a contract.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
             has_several = explanation.broken > 1 and is_counted
-            parts = [*each_did(explanation), *([whole] if has_several else []), *known]
+            each = each_did(explanation)
+            if explanation.is_of_batches:
+                # The measure counts windows, of which a batch may finish many, so that its value is another one.
+                each = [f"in a batch {what_it_did}" for what_it_did in each]
+            parts = [*each, *([whole] if has_several else []), *known]
             return "; ".join(parts)
         case Answer.CANNOT_BE_KEPT:
             return f"the promise cannot be kept: {'; '.join(each_did(explanation))}"
@@ -53,7 +57,7 @@ def told(explanation: Explanation) -> str:
 def _judged(explanation: Explanation) -> str:
     """Returns how many results broke the promise, with the noun for what they are."""
     if explanation.is_of_batches:
-        return f"{explanation.broken:,} batches, each longer than a window may take"
+        return f"{explanation.broken:,} batches over the limit"
     what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
     return f"{explanation.broken:,} {what}"
 
@@ -75,11 +79,13 @@ def each_did(explanation: Explanation) -> list[str]:
     if not explanation.has_history:
         # Nobody knows how many usually come.
         leaves = tuple(replace(leaf, records=None) if leaf.is_estimate else leaf for leaf in leaves)
-    return [*map(did, leaves)]
+    return [did(leaf, has_history=explanation.has_history) for leaf in leaves]
 
 
-def did(leaf: Leaf) -> str:
+def did(leaf: Leaf, *, has_history: bool = True) -> str:
     """Returns a clause about what the owner of *leaf* did, how long it took, and how long it usually takes.
+
+    Without a history (*has_history*) nobody knows what is usual, and the clause claims nothing of it.
 
     >>> did(Leaf(owner="pause", detail="shop/revenue", amount_ms=12_000, usual_ms=0))
     'the process of `shop/revenue` stood still for 12 s'
@@ -89,6 +95,8 @@ def did(leaf: Leaf) -> str:
     "Spark's own work for `shop/top`, `commit`, took 2.43 s of a result's age, usually 1 ms"
     >>> did(Leaf(owner="operator", detail="top"))
     'rows of `top` are not as they are declared'
+    >>> did(Leaf(owner="topic_volume", detail="orders", amount_ms=9_000), has_history=False)
+    'records of `orders`, which came faster than in the median batch, took 9 s'
     """
     if leaf.became is not None:
         return _did_to_records(leaf, leaf.became)
@@ -100,7 +108,8 @@ def did(leaf: Leaf) -> str:
         return f"records of {detail_for_people(leaf)} are {for_people(-leaf.amount_ms)} ahead of the clock"
     owner, usual_ms = OWNERS[leaf.owner], leaf.usual_ms or 0
     whole = for_people(leaf.amount_ms + usual_ms)
-    said = owner.says.format(detail=detail_for_people(leaf), stream=f"`{leaf.stream}`", amount=whole)
+    says = owner.says if has_history else owner.says_without_history or owner.says
+    said = says.format(detail=detail_for_people(leaf), stream=f"`{leaf.stream}`", amount=whole)
     return said + (f", usually {for_people(usual_ms)}" if usual_ms else "")
 
 
@@ -162,6 +171,26 @@ def detail_for_people(leaf: Leaf) -> str:
     return f"`{leaf.detail}`"
 
 
-def remedy_of(leaf: Leaf) -> str:
-    """Returns what to do about the owner of *leaf*, as a sentence."""
-    return OWNERS[leaf.owner].remedy
+def remedy_of(topology: str, owner: str, detail: str | None, stream: str | None) -> str:
+    """Returns what to do about an *owner*, as a sentence whose commands can be typed as they are.
+
+    Args:
+        topology: the topology that it delays.
+        owner: one of `account.owners`.
+        detail: which operator, partition or stream it is; None where the owner has no detail.
+        stream: whose time it is, TOPOLOGY/STREAM; None where that is not known. The detail of some owners is a stream.
+
+    >>> remedy_of("shop", "driver", "shop/top", None)
+    '`tidemark logs shop/top` shows what the driver did'
+    >>> remedy_of("shop", "operator", "cheap+top shard 3", "shop/top").partition("; ")[2]
+    '`tidemark whatif shop --operator top --scale 0.5` estimates what an operator that is twice as fast saves'
+    """
+    named = detail or ""
+    of_stream = stream or (named if named.startswith(f"{topology}/") else topology)
+    # Operators that run in one step have one detail. The step is named after all of them, and belongs to the last.
+    operator = named.partition(" shard ")[0].rpartition("+")[2]
+    fields = {"{topology}": topology, "{stream}": of_stream, "{operator}": operator}
+    remedy = OWNERS[owner].remedy
+    for field, value in fields.items():
+        remedy = remedy.replace(field, value)
+    return remedy

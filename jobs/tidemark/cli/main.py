@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
-from tidemark.cli.shared.output import flush, say
+from tidemark.cli.shared.output import flush, say, with_place
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.extensions import entry_points_of
 from tidemark.model.project.extras import EXTRAS, missing
@@ -61,7 +61,7 @@ examples:
   tidemark serve-metrics --port 9477            serves metrics to a Prometheus on this machine
   tidemark whatif flights --operator carrier_state --scale 0.5
   tidemark trace flights --record flight_events/0/1234   shows what became of a record at each operator, and since when
-  tidemark trace flights --row flight_board UA753   shows the records of a flight of the demo, and makes its row again
+  tidemark trace flights --row flight_board UA753-2013-06-27-EWR   shows the records of a flight, and makes it again
   tidemark reconcile flight_events --day "$(date -u +%F)"   compares today's counts per hour, from broker to tables
   tidemark complete flight_board --at 14:00     says if an hour of a table is complete; while it is not, why
   tidemark bound flights                        compares bounds: share of late records, and delay of results
@@ -160,11 +160,12 @@ def _main() -> int:
     try:
         if options.command != WITHOUT_PROJECT:
             _tell_of_override()
+            options.named_place = _named_place(options)
             options.home = options.home or _home(options.command)
         command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
     except TidemarkError as error:
-        say(one_message(f"tidemark {options.command}: {error}"), sys.stderr)
+        say(one_message(with_place(f"tidemark {options.command}: {error}", options)), sys.stderr)
         return error.exit_status
     except ModuleNotFoundError as error:
         if error.name is None or (package := error.name.partition(".")[0]) not in EXTRAS:
@@ -214,6 +215,15 @@ def _tell_of_override() -> None:
     project, around = Project.here(), Project.around(Path.cwd())
     if around is not None and around.folder.resolve() != project.folder.resolve():
         say(f"${VARIABLE} names the project {project.folder}: that of {around.folder} is not used", sys.stderr)
+
+
+def _named_place(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the values of `--home` and `--warehouse` that the command line has, and that other commands need, too."""
+    named = {} if options.home is None else {"--home": str(options.home)}
+    by_variable = os.environ.get("TIDEMARK_WAREHOUSE")
+    if options.warehouse is not None and not (by_variable and options.warehouse == location(by_variable)):
+        named["--warehouse"] = str(options.warehouse)
+    return named
 
 
 def _home(command: str) -> Path:

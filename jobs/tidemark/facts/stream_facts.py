@@ -28,6 +28,7 @@ from tidemark.model.tables.catalog import (
     SCHEMA_CHANGES,
     STATE_CHANGES,
 )
+from tidemark.selection import present
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
 
@@ -75,6 +76,19 @@ class StreamFacts:
     def has_finished(self) -> bool:
         """True if a batch had finished, even if its facts are not written yet."""
         return self.tables.batches.height > 0 or self.driver.has_finished
+
+    @property
+    def records_behind(self) -> int | None:
+        """How many records of its topics the stream has not read; None if it reads none.
+
+        An estimate of when all will be read is that of the newest heartbeat, and then the number is the one from which
+        that was made. Otherwise the newest batch tells it, which may be newer.
+        """
+        beat = self.driver.beat
+        unread = [*present(mark.unread for (_, number), mark in self.marks.items() if number is not None)]
+        if unread and (beat is None or beat.eta_at_ms is None):
+            return sum(unread)
+        return beat.records_behind if beat else None
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:

@@ -10,7 +10,6 @@ from functools import cache
 
 from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.owners.absence import ABSENCE
-from tidemark.account.owners.registry import OWNERS
 from tidemark.account.silence import causes_of_silence
 from tidemark.account.text import NO_HISTORY, each_did, remedy_of
 from tidemark.errors import UnreadableFile
@@ -88,7 +87,7 @@ def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator
             partition=partition,
             since_ms=leaf.since_ms,
             seen="; ".join(sentences),
-            remedy=end.remedy if end else remedy_of(leaf),
+            remedy=end.remedy if end else remedy_of(topology.name, leaf.owner, leaf.detail, leaf.stream),
             owner=leaf.owner,
             detail=leaf.detail or None,
             amount_ms=leaf.amount_ms,
@@ -124,7 +123,7 @@ def finding_of_sla(topology: Topology, subject: str | None, cause: AlertCause, b
         partition=partition,
         since_ms=cause.since_ms,
         seen=blocked_by,
-        remedy=OWNERS[cause.owner].remedy,
+        remedy=remedy_of(topology.name, cause.owner, cause.detail, cause.stream),
         owner=cause.owner,
         detail=cause.detail,
         amount_ms=cause.amount_ms,

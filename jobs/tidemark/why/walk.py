@@ -39,6 +39,7 @@ from tidemark.why.causes.drivers import (
     DRIVER_UNKNOWN,
     FILE_UNREADABLE,
     FINISHED,
+    FIRST_BATCH,
     REGISTRY_SILENT,
     SHORT_OF_MEMORY,
     SLOW_BATCH,
@@ -83,8 +84,8 @@ ALL_SUPPRESSED = Cause(
 OF_DRIVERS = frozenset(
     {
         DRAINED, FINISHED, DRIVER_DEAD, DRIVER_STUCK, DRIVER_UNKNOWN, DRIVER_STARTING, DRIVER_RESTARTED,
-        FILE_UNREADABLE, CANNOT_WRITE, REGISTRY_SILENT, BROKER_SILENT, SHORT_OF_MEMORY, SLOW_BATCH, NEVER_STARTED,
-        MISSING_RIGHT,
+        FILE_UNREADABLE, CANNOT_WRITE, REGISTRY_SILENT, BROKER_SILENT, SHORT_OF_MEMORY, SLOW_BATCH, FIRST_BATCH,
+        NEVER_STARTED, MISSING_RIGHT,
     }
 )  # fmt: skip
 """Causes that lie in a driver, so that every operator of its streams waits."""
@@ -202,7 +203,7 @@ class Walk:
                 return findings
             # The driver has planned its first batch since its newest heartbeat: that is no fault.
             seen = f"the first batch of {self._scene.sub(name).name} was planned, and has not finished"
-            return [self._scene.finding(BEING_READ, name, seen, "wait")]
+            return [self._scene.finding(FIRST_BATCH, name, seen, "wait")]
         findings += self._walk(name)
         for rule in rules():
             findings += rule(self._scene, name)

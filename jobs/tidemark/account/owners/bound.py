@@ -11,7 +11,7 @@ BOUND = register(
         detail="the source",
         says="the bound of {detail} takes {amount}",
         proof="the bound of the source",
-        remedy="shorten `bound`: `tidemark bound` prints the cost of each bound",
+        remedy="shorten `bound`: `tidemark bound {topology}` prints the cost of each bound",
         moves=frozenset({Moved.AGE}),
     )
 )

@@ -11,7 +11,7 @@ DRIVER = register(
         detail="the stream",
         says="the driver of {detail} took {amount}",
         proof="the stream's segments",
-        remedy="`tidemark logs` shows what the driver did",
+        remedy="`tidemark logs {stream}` shows what the driver did",
         moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         has_time=False,
     )

@@ -12,6 +12,6 @@ ENGINE = register(
         detail="nothing",
         says="Tidemark's own work for {stream} took {amount} of a result's age",
         proof="the stream's segments",
-        remedy="give the driver more cores; `tidemark logs` shows what it did",
+        remedy="give the driver more cores; `tidemark logs {stream}` shows what it did",
     )
 )

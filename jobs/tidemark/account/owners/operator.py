@@ -14,8 +14,9 @@ OPERATOR = register(
         says="the operator {detail} worked for {amount}",
         proof="the stream's segments, and with shards the tasks",
         remedy=(
-            "`tidemark path` shows its work on each window, and what is usual once there is a history; "
-            "`tidemark whatif` estimates what a faster operator saves"
+            "`tidemark path {topology}` shows its work on each window, and what is usual once there is a history; "
+            "`tidemark whatif {topology} --operator {operator} --scale 0.5` estimates what an operator that is twice "
+            "as fast saves"
         ),
         moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         works_on_records=True,

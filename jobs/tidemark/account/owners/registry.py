@@ -26,8 +26,10 @@ class Owner:
         detail: what the column `detail` names. "the operator", "the source", "the sink" and "SOURCE/PARTITION" have a
             page.
         says: what the owner did, as a clause with the fields {detail}, {stream} and {amount}.
+        says_without_history: the same clause where nobody knows what is usual; None where `says` claims nothing of it.
         proof: the facts that show its time; without them that time is `unknown`.
-        remedy: what shortens its time, with the setting or the command.
+        remedy: what shortens its time, with the setting or the command. The fields {topology}, {stream} and {operator}
+            make its commands complete.
         moves: the kinds of measures that it can be blamed for (`account.moves`).
         has_time: False for an owner that never gets time itself, and only stands above others in the tree.
         works_on_records: whether its time grows with the number of records. If so, the time that it spends on more
@@ -42,6 +44,7 @@ class Owner:
     remedy: str
     moves: frozenset[Moved] = OF_TIME
     has_time: bool = True
+    says_without_history: str | None = None
     works_on_records: bool = False
 
     @property

@@ -12,6 +12,6 @@ SPARK = register(
         detail="what it did: planning, tasks, commit",
         says="Spark's own work for {stream}, {detail}, took {amount} of a result's age",
         proof="the stream's segments",
-        remedy="give the driver more cores, or fewer streams; `tidemark logs` has Spark's messages",
+        remedy="give the driver more cores, or fewer streams; `tidemark logs {stream}` has Spark's messages",
     )
 )

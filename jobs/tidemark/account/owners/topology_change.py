@@ -13,7 +13,7 @@ TOPOLOGY_CHANGE = register(
         proof="the batch with which the source began (`topology_changes`), and the last sign of the driver before it",
         remedy=(
             'give a topic that begins `starting_offsets = "latest"`, and a table an instant, if what came before is '
-            "not wanted; `tidemark plan` says how many records will be read"
+            "not wanted; `tidemark plan {topology}` says how many records will be read"
         ),
         moves=OF_TIME | {Moved.REFUSAL},
     )

@@ -13,9 +13,9 @@ TRIGGER = register(
         says="{stream} waited {amount} until it looked again",
         proof="the stream's segments",
         remedy=(
-            "shorten `trigger` (`tidemark whatif --trigger` estimates what that saves); a stream that reads hops of "
-            f"other drivers alone looks every {LOOKS_AT_HOPS_EVERY_MS // 1_000} s after a silence: take away "
-            '`driver = "own"`, and its writer wakes it'
+            "shorten `trigger` (`tidemark whatif {topology} --trigger '500 ms'` estimates what that saves); a stream "
+            f"that reads hops of other drivers alone looks every {LOOKS_AT_HOPS_EVERY_MS // 1_000} s after a silence: "
+            'take away `driver = "own"`, and its writer wakes it'
         ),
     )
 )

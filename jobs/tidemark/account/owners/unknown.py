@@ -11,7 +11,7 @@ UNKNOWN = register(
         detail="the missing fact",
         says="{amount} is not known, because a fact is missing: {detail}",
         proof="nothing: a fact is missing",
-        remedy="find out why facts are missing: `tidemark why`",
+        remedy="find out why facts are missing: `tidemark why {topology}`",
         moves=frozenset({Moved.AGE}),
     )
 )

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from tidemark.cli.audit.audited import add_topology, only, topologies
 from tidemark.cli.shared.options import add_format, existing_warehouse
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_inert, with_place
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import answers_over
@@ -53,7 +53,8 @@ def command(options: argparse.Namespace) -> int:
     of = scene(topology, Layout(warehouse), wall_clock_ms(), stored=tables.stored)
     time_ms = _time_ms(options.at, operator, newest_time_ms(of, operator))
     state = with_changes(interval_state(of, operator, time_ms), tables, of)
-    say_inert(FORMATS[options.format](state, operator))
+    text = FORMATS[options.format](state, operator)
+    say_inert(text if options.format == "json" else with_place(text, options))
     return 0 if state.is_complete else 1
 
 

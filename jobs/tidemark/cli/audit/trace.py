@@ -7,7 +7,7 @@ from typing import assert_never
 
 from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.cli.shared.options import add_format, whole_number
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_inert, with_place
 from tidemark.errors import InvalidArgument
 from tidemark.facts.versions import CommittedVersion, NoVersion
 from tidemark.model.project.connections import LOCAL
@@ -31,8 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     record = "a record: its source or topic, input partition and offset, such as flight_events/0/1234"
     which.add_argument("--record", metavar="SOURCE/PARTITION/OFFSET", help=record)
     row = (
-        "the newest row of a key, or of the only one that begins with KEY, such as flight_board UA753; a key of "
-        "several columns is a JSON object, or the value of its first column if only one key has it"
+        "the newest row of a key, or of the only one that begins with KEY, such as flight_board UA753-2013-06-27-EWR; "
+        "a key of several columns is a JSON object, or the value of its first column if only one key has it; if "
+        "several keys fit, they are listed"
     )
     which.add_argument("--row", nargs=2, metavar=("TABLE", "KEY"), help=row)
     add_bootstrap(parser, LOCAL)
@@ -45,12 +46,12 @@ def command(options: argparse.Namespace) -> int:
         place = record_place(options.record)
         tracer, _ = tracer_and_topics(options, place.source)
         answer = tracer.trace(place)
-        say_inert(as_document(answer.document) if options.format == "json" else as_text(answer))
+        say_inert(as_document(answer.document) if options.format == "json" else with_place(as_text(answer), options))
         return 0
     table, key = options.row
     tracer, _ = tracer_and_topics(options, table)
     row = trace_row(tracer, table, key)
-    say_inert(as_document(row.document) if options.format == "json" else row_as_text(row))
+    say_inert(as_document(row.document) if options.format == "json" else with_place(row_as_text(row), options))
     return 0 if row.is_verified else 1
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidemark.cli.shared.options import add_format, add_topology
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_inert, with_place
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
@@ -119,7 +119,8 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
     listed = FORMATS[options.format](answer.columns, answer.rows)
     if not answer.rows:
         listed = "No incidents." if options.all else "No open incidents."
-    return "\n".join([listed, *_drained(of_topology, Layout(warehouse), tables, clock())])
+    told = [with_place(line, options) for line in _drained(of_topology, Layout(warehouse), tables, clock())]
+    return "\n".join([listed, *told])
 
 
 def _drained(topology: Topology, layout: Layout, tables: Tables, at_ms: int) -> Iterator[str]:

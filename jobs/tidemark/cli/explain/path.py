@@ -14,7 +14,7 @@ from textwrap import fill, indent
 from typing import Any
 
 from tidemark.cli.shared.options import add_format, add_topology
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_inert, with_place
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.facts.answers import Row
@@ -67,7 +67,7 @@ def path(options: argparse.Namespace, warehouse: Path, topology: Topology) -> st
     if options.format == "json":
         return as_document(answer)
     changed = [_fill(change_line(row)) for row in answer["changes"]]
-    broken = [_fill(explained_text(row)) for row in answer.get("broken_slas", ())]
+    broken = [_fill(with_place(explained_text(row), options)) for row in answer.get("broken_slas", ())]
     return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *changed, *broken])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import tidemark.cli.shared.one_thread  # noqa: F401 - first, before others import polars
 from tidemark.cli.shared.local import Home, airflow
 from tidemark.cli.shared.options import add_format, place
-from tidemark.cli.shared.output import say, say_inert
+from tidemark.cli.shared.output import say, say_inert, say_with_commands
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
@@ -79,7 +79,7 @@ def command(options: argparse.Namespace) -> int:
     if options.format == "json":
         say_inert(as_document({"topologies": models, "broken": broken}))
     else:
-        say_inert("\n".join([as_text(models), *broken.values()]))
+        say_with_commands("\n".join([as_text(models), *broken.values()]), options)
     has_damage = any("error" in model for model in models)
     streams = [stream for model in models for stream in _list(model["streams"])]
     has_run = any(stream["state"] != Liveness.NEVER_STARTED for stream in streams)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_inert, with_place
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.facts.answers import Row
@@ -53,7 +53,7 @@ def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
     """Returns the answer as text."""
     at_ms = wall_clock_ms() if options.at is None else instant_ms(options.at)
     facts = topology_document(warehouse, of, at_ms=at_ms)
-    return as_document(facts) if options.format == "json" else as_text(facts)
+    return as_document(facts) if options.format == "json" else with_place(as_text(facts), options)
 
 
 def as_text(facts: Row) -> str:

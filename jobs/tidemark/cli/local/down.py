@@ -23,7 +23,7 @@ from tidemark.cli.shared.local import (
     wait_for_drained,
 )
 from tidemark.cli.shared.options import place
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_inert, say_with_commands
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control
@@ -59,7 +59,8 @@ def command(options: argparse.Namespace) -> int:
     _tell_of(living)
     if living:
         names = " ".join(sorted({control.home.parent.name for control in living}))
-        say_inert(f"`tidemark down {names}` drains what writes to {warehouse}, wherever it was launched")
+        drains = f"`tidemark down {names}` drains what writes to {warehouse}, wherever it was launched"
+        say_with_commands(drains, options)
     return 1 if living else 0
 
 

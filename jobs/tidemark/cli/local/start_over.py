@@ -8,7 +8,7 @@ from tidemark.cli.local import up
 from tidemark.cli.local.fresh_start import start_over
 from tidemark.cli.shared.local import Home, InstallationState, airflow
 from tidemark.cli.shared.options import existing_warehouse
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_with_commands
 from tidemark.cli.shared.plan import add_author, add_plan
 from tidemark.cli.shared.streams import topology_with_file
 
@@ -30,7 +30,7 @@ def command(options: argparse.Namespace) -> int:
     if options.dry_run or not is_done:
         return 0 if options.dry_run else 1
     if not ran_here:
-        say_inert(f"`tidemark up {topology.name}` starts it here; elsewhere its DAG of streams does")
+        say_with_commands(f"`tidemark up {topology.name}` starts it here; elsewhere its DAG of streams does", options)
         return 0
     again = {"topologies": [topology.name], "unpause": False, "fresh": False}
     return up.command(argparse.Namespace(home=options.home, **again))

@@ -158,7 +158,8 @@ def owners() -> str:
     for owner in OWNERS.values():
         parent = f"`{owner.parent}`" if owner.parent else ""
         said = owner.says.format(**places)
-        rows.append(f"| `{owner.name}` | {parent} | {owner.detail} | {said} | {owner.proof} | {owner.remedy} |\n")
+        remedy = owner.remedy.format(topology="TOPOLOGY", stream="TOPOLOGY/STREAM", operator="OPERATOR")
+        rows.append(f"| `{owner.name}` | {parent} | {owner.detail} | {said} | {owner.proof} | {remedy} |\n")
     return OF_OWNERS + "".join(rows)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tidemark.cli.shared.options import add_topology, existing_warehouse
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say_inert, say_with_commands
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
 from tidemark.cli.shared.streams import topology_with_file
 from tidemark.control.folder import Control
@@ -62,7 +62,7 @@ def command(options: argparse.Namespace) -> int:
     for sub_topology, faults in faults_by_stream.items():
         say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
         if faults:
-            say_inert(faults)
+            say_with_commands(faults, options)
     for sub_topology, reading in undecided_batches(of, layout, options.sub_topology).items():
         say_inert(f"{sub_topology}: its newest batch is not decided: {reading}")
     # A plan was carried out, whatever else is unsound.

@@ -46,7 +46,7 @@ def path_document(
         "topology": topology.name,
         "windows": windows,
         "changes": _changes(tables, topology, windows),
-        "broken_slas": explained_slas(state.slas),
+        "broken_slas": explained_slas(state.topology.name, state.slas),
     }
 
 

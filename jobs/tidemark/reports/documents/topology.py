@@ -31,4 +31,5 @@ def topology_document(warehouse: Path, topology: Topology, *, at_ms: int) -> Row
     if window is not None:
         path = {**in_order_of(OF_PATH, window), "finished_ago_ms": at_ms - known_ms(window)}
         path["critical_path"] = window["path"]
-    return {**topology_facts(tables, state.scene), **path, "broken_slas": explained_slas(state.slas)}
+    broken = explained_slas(topology.name, state.slas)
+    return {**topology_facts(tables, state.scene), **path, "broken_slas": broken}

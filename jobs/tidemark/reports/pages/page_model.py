@@ -134,7 +134,9 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
             home = layout.stream(topology, path.name)
             tables = FactTables(stored_in(home), at_ms, recent_ms=RECENT_MS)
             facts = StreamFacts(tables, home, path, trigger_ms=0)
-            streams.append(stream_row(facts, path.name))
+            # A table of the stream may be damaged.
+            behind = facts.driver.beat.records_behind if facts.driver.beat else None
+            streams.append(stream_row(facts, path.name, behind=behind))
     return {
         "topology": topology,
         "at": utc(at_ms),

@@ -113,12 +113,15 @@ def code(text: str) -> Markup:
 
 
 def sentence(text: str, names: Iterable[str | None] = ()) -> Markup:
-    """Marks up a sentence that commands print, too: commands and *names* in backticks as code, instants as `moment`.
+    """Marks up a sentence that commands print, too: commands and names in backticks as code, instants as `moment`.
 
-    Other text in backticks, such as that of a record, stays text.
+    A name is one of *names*, or has letters, digits and `_.-/` alone, as those of operators, streams, tables, settings
+    and kinds of work do. Other text in backticks, such as that of a record, stays text.
 
-    >>> sentence("`a/b` was drained at 2026-01-31T12:00:00.000Z: `tidemark up a`", ["a/b"])
+    >>> sentence("`a/b` was drained at 2026-01-31T12:00:00.000Z: `tidemark up a`")
     Markup('<code>a/b</code> was drained at 2026-01-31 12:00:00: <code>tidemark up a</code>')
+    >>> sentence("`a:b` and `c, d`, `planning`; `<e>`", ["a:b"])
+    Markup('<code>a:b</code> and <code>c, d</code>, <code>planning</code>; `&lt;e&gt;`')
     """
     parts, shown, begin = list[str](), str(escape(text)), 0
     for command in COMMANDS.finditer(shown):
@@ -131,7 +134,7 @@ def _told(shown: str, names: Iterable[str | None]) -> str:
     told = INSTANTS.sub(r"\g<day> \g<clock>", shown)
     for name in map(str, map(escape, present(names))):
         told = told.replace(f"`{name}`", f"<code>{name}</code>")
-    return told
+    return NAMES.sub(r"<code>\g<name></code>", told)
 
 
 def named(part: str) -> Markup:

@@ -159,7 +159,7 @@ class _Facts:
             "last_heartbeat_at": utc(beat.at_ms) if beat else None,
             "last_batch_id": None if batch_id < 0 else batch_id,
             "watermark": self._watermarks.get((sub_topology, None)),
-            "records_behind": beat.records_behind if beat else None,
+            "records_behind": stream.records_behind,
             "arrival_per_s": beat.arrival_per_s if beat else None,
             "working_per_s": beat.working_per_s if beat else None,
             "eta_at": utc(beat.eta_at_ms) if beat and beat.eta_at_ms is not None else None,

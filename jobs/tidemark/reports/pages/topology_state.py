@@ -16,6 +16,7 @@ import polars as pl
 
 from tidemark.account.explanation import Became
 from tidemark.account.owners.registry import OWNERS
+from tidemark.account.text import remedy_of
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
 from tidemark.facts.fact_tables import Stored
@@ -140,8 +141,8 @@ class TopologyState:
         culprits = {finding.sub_topology: finding.operator for finding in reversed(self._late)}
         streams = []
         for sub in self.topology.sub_topologies:
-            unread = present(row["unread"] for row in self.partitions if row["sub_topology"] == sub.name)
-            streams.append(stream_row(self.scene.facts[sub.name], sub.name, culprits.get(sub.name), unread))
+            facts = self.scene.facts[sub.name]
+            streams.append(stream_row(facts, sub.name, culprits.get(sub.name), behind=facts.records_behind))
         return streams
 
     @property
@@ -257,7 +258,7 @@ def worst_first(rows: Iterable[Row]) -> list[Row]:
     return sorted((row for row in rows if row["verdict"] in BROKEN), key=lambda row: row["verdict"] == Verdict.WARN)
 
 
-def explained_slas(slas: Row) -> list[Row]:
+def explained_slas(topology: str, slas: Row) -> list[Row]:
     """Returns what the newest check says of each broken SLA in *slas*, of a page model, those in error first.
 
     A row has `sla`, `verdict`, `message`, `explained` (why, as a sentence, or null if that is not known), `causes`, and
@@ -267,9 +268,10 @@ def explained_slas(slas: Row) -> list[Row]:
     for row in worst_first(slas["rows"]):
         causes = row["causes"]
         # A check of another version may have named another owner.
-        first = OWNERS.get(causes[0]["owner"]) if causes else None
+        first = AlertCause(**causes[0]) if causes and causes[0]["owner"] in OWNERS else None
+        remedy = remedy_of(topology, first.owner, first.detail, first.stream) if first else None
         known = {name: row[name] for name in ("sla", "verdict", "message")} | {"explained": row["blocked_by"]}
-        told.append({**known, "causes": causes, "remedy": first.remedy if first else None})
+        told.append({**known, "causes": causes, "remedy": remedy})
     return told
 
 
@@ -311,18 +313,14 @@ def worst(words: Iterable[str]) -> str:
     return next(word for word in worst_first if word in present)
 
 
-def stream_row(facts: StreamFacts, sub_topology: str, culprit: str | None = None, unread: Sequence[int] = ()) -> Row:
+def stream_row(facts: StreamFacts, sub_topology: str, culprit: str | None = None, *, behind: int | None = None) -> Row:
     """Returns the state of a stream, and its driver's last heartbeat.
 
-    *culprit* is the operator of the first finding about the stream that is a fault. *unread* has how many records the
-    newest batch left unread in each partition. The number in the heartbeat is older, and counts only if the heartbeat
-    estimates from it when the stream will have caught up.
+    *culprit* is the operator of the first finding about the stream that is a fault, *behind* the number of its unread
+    records.
     """
     beat, state = facts.driver.beat, facts.driver.liveness
     newest = facts.tables.batches.tail(1)
-    behind = beat.records_behind if beat else None
-    if unread and (beat is None or beat.eta_at_ms is None):
-        behind = sum(unread)
     return {
         "sub_topology": sub_topology,
         "state": state.value,

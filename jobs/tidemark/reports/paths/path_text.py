@@ -60,8 +60,9 @@ def grown_text(window: Mapping[str, Any]) -> str | None:
     most = max(window["parts"], key=_grown_ms)
     if _grown_ms(most) <= 0:
         return "no part of it is longer than usual"
-    said = did(_leaf(most))
-    return said if most["usual_ms"] is not None else f"{said}; {NO_HISTORY}"
+    has_history = most["usual_ms"] is not None
+    said = did(_leaf(most), has_history=has_history)
+    return said if has_history else f"{said}; {NO_HISTORY}"
 
 
 def _grown_ms(part: Mapping[str, Any]) -> int:

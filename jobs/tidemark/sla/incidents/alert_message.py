@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
+from tidemark.account.owners.registry import OWNERS
+from tidemark.account.text import remedy_of
 from tidemark.model.sla_events import AlertCause
 from tidemark.safe_text import one_line
 from tidemark.selection import present
@@ -66,6 +68,7 @@ class AlertMessage:
         operator_link: the page of the operator that is the cause; None if the cause is no operator.
         decided_by: the person who acknowledged it.
         reminder: number of the reminder, from 1; 0 for the change itself.
+        remedy: what to do about the cause, in a sentence; None if no cause is known.
     """
 
     dedup_key: str
@@ -99,6 +102,7 @@ class AlertMessage:
     operator_link: str | None
     decided_by: str | None
     reminder: int = 0
+    remedy: str | None = None
 
 
 _LOWER = {Severity.CRITICAL.value: Severity.WARNING.value, Severity.WARNING.value: Severity.INFO.value}
@@ -157,6 +161,7 @@ def message_of(due: DueAlert, *, link: str, operator_link: str | None = None, da
         operator_link=operator_link,
         decided_by=_line(alert.decided_by),
         reminder=due.reminder or 0,
+        remedy=_line(_remedy(alert.topology, alert.cause)) if alert.cause else None,
     )
 
 
@@ -164,6 +169,11 @@ def _place(cause: AlertCause) -> str | None:
     name, partition = cause.place
     where = name or cause.stream
     return where if where is None or partition is None else f"{where} partition {partition}"
+
+
+def _remedy(topology: str, cause: AlertCause) -> str | None:
+    # A check of another version may have named another owner.
+    return remedy_of(topology, cause.owner, cause.detail, cause.stream) if cause.owner in OWNERS else None
 
 
 def _line(text: str | None) -> str | None:

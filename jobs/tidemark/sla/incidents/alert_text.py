@@ -8,7 +8,6 @@ from __future__ import annotations
 from html import escape
 from urllib.parse import quote
 
-from tidemark.account.owners.registry import OWNERS
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people, percent
 from tidemark.safe_text import one_line
@@ -99,7 +98,7 @@ def _details(alert: AlertMessage, notified_ms: int) -> list[tuple[str, str]]:
         began: since,
         "Look at": alert.culprit,
         "Blocked by": alert.blocked_by,
-        "Remedy": OWNERS[alert.cause].remedy if alert.cause and alert.cause in OWNERS else "",
+        "Remedy": alert.remedy,
         "Error budget left": "" if alert.budget_left is None else _remaining_text(alert.budget_left),
         "Broken SLAs": ", ".join(alert.impact.slas) if len(alert.impact.slas) > 1 else "",
         "Affected tables": ", ".join(alert.impact.tables),

@@ -19,7 +19,6 @@ from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.findings import (
     BACKLOG,
-    BEING_READ,
     CATCHING_UP,
     NEVER_STARTED,
     Cause,
@@ -94,6 +93,11 @@ SHORT_OF_MEMORY = Cause(
     "short_of_memory",
     Trait.FAULT,
     "the driver has less than a tenth of its memory left",
+)
+FIRST_BATCH = Cause(
+    "first_batch",
+    Trait.USUAL,
+    "the first batch of the stream was planned or is running, and has told nothing yet",
 )
 SLOW_BATCH = Cause(
     "slow_batch",
@@ -324,7 +328,7 @@ def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding 
     if facts.has_finished:
         return None
     input = next(iter(being_read), None)
-    return scene.finding(BEING_READ, name, f"the first {running}", "wait", input=input, since_ms=began_ms)
+    return scene.finding(FIRST_BATCH, name, f"the first {running}", "wait", input=input, since_ms=began_ms)
 
 
 def _still_after_ms(scene: Scene) -> int:
@@ -360,12 +364,17 @@ def _catching_up(scene: Scene, name: str) -> Iterator[WhyFinding]:
     beat = facts.driver.beat
     if beat is None or beat.eta_at_ms is None or facts.driver.liveness is not Liveness.CATCHING_UP:
         return
-    of_all = f"; of all sources of {sub.name} " if len(sub.outside_sources) > 1 else "; "
+    # The estimate is made of the numbers in the heartbeat, which stand beside it. A batch since then may tell another.
+    behind = beat.records_behind or 0
+    of_all = f"; of all sources of {sub.name} {behind:,} wait, " if len(sub.outside_sources) > 1 else "; "
     rates = (
         f"{of_all}{beat.arrival_per_s:,.0f} a second come in and {beat.working_per_s:,.0f} are read, so that all will "
         f"be read about {iso(beat.eta_at_ms)}"
     )
-    for source, n in facts.reads.left_behind().items():
+    left_behind = facts.reads.left_behind()
+    if len(sub.outside_sources) == 1:
+        left_behind = dict.fromkeys(left_behind, behind)
+    for source, n in left_behind.items():
         observation = f"{counted(n, 'record of it waits', 'records of it wait')} unread{rates}"
         yield scene.finding(CATCHING_UP, name, observation, "no action is needed", input=source)
 
@@ -429,6 +438,8 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
     if restart is None or scene.at_ms - restart.to_ms > within_ms:
         return None
     restart = scene.of(name).driver.with_unread(restart)
+    if restart.stood_still and not restart.waited:
+        return None  # nothing came in that time, so that no result is late because of it
     driver = f"the driver of {scene.sub(name).name}"
     if restart.stood_still:
         observation = f"{driver} stood still and was not replaced: {restart.seen}"
