@@ -28,7 +28,7 @@ def main() -> None:
         "--html",
         type=argument_type(location),
         metavar="FILE|FOLDER",
-        help="write a page to this place; to a folder also the page of the day",
+        help="write the page to this file; to a folder also the page of the day",
     )
     spark_above = "rows of operator_windows above which Spark reads them by hour (default: %(default)s)"
     parser.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)

@@ -109,7 +109,7 @@ BROKEN = {
     '{"name": "clean", "query_id": 7}': "query_id must be a text",
     '{"name": "clean", "query_id": "1", "first_batch": "0"}': "first_batch must be a whole number",
     '{"name": "clean", "query_id": "1", "sources": {"clean:a": 1}}': (
-        "sources must have a place for each name clean:PLACE"
+        "sources must have a location for each name clean:PLACE"
     ),
     '{"name": "../../x", "query_id": "1"}': "name must be that of its folder, clean",
 }

@@ -28,7 +28,7 @@ def test_a_place_has_names_of_a_path_and_sparks_scheme():
 @pytest.mark.parametrize("text", ["az://bucket/warehouse", "s3a://", "http://bucket", "s3a://bucket/ware house"])
 def test_a_place_of_another_kind_is_refused(text):
     with pytest.raises(
-        InvalidArgument, match=r"a place is a path of this machine, s3:// or gs:// with a bucket, or abfss"
+        InvalidArgument, match=r"a location is a path of this machine, s3:// or gs:// with a bucket, or abfss"
     ):
         location(text)
 

@@ -96,7 +96,7 @@ def test_a_place_in_a_store_keeps_its_url(text: str) -> None:
     ],
 )
 def test_a_url_that_names_no_bucket_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="a place is a path of this machine"):
+    with pytest.raises(InvalidArgument, match="a location is a path of this machine"):
         location(text)
 
 

@@ -129,7 +129,7 @@ READABLE = Metric(
     type=MetricType.GAUGE,
     labels=("topology",),
     source="all",
-    meaning="1: the tables of the topology could be read; 0: not",
+    meaning="1 if the tables of the topology could be read, else 0",
 )
 DROPPED = Metric(
     name="tidemark_dropped_series",
@@ -137,7 +137,7 @@ DROPPED = Metric(
     type=MetricType.GAUGE,
     labels=("topology",),
     source="all",
-    meaning="series that were left out as the topology has too many",
+    meaning="series that were left out because the topology has too many",
 )
 
 

@@ -130,7 +130,7 @@ def _problem(content: Any, name: str) -> str:
     if not isinstance(sources, dict) or not all(
         operator.startswith(f"{name}:") and isinstance(place, str) for operator, place in sources.items()
     ):
-        return f"sources must have a place for each name {name}:PLACE"
+        return f"sources must have a location for each name {name}:PLACE"
     if content["name"] != name or not NAME.fullmatch(name):
         return f"name must be that of its folder, {name}"
     return ""

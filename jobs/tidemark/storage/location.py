@@ -63,7 +63,7 @@ def location(text: str | Path) -> Path:
     path_scheme, form = STORES.get(scheme, (SCHEME, NAME))
     if scheme not in STORES or not form.fullmatch(bucket) or not all(map(NAME.fullmatch, folders)):
         msg = (
-            "a place is a path of this machine, s3:// or gs:// with a bucket, or abfss:// with a container "
+            "a location is a path of this machine, s3:// or gs:// with a bucket, or abfss:// with a container "
             "(CONTAINER@ACCOUNT.dfs.core.windows.net), and folders of letters, digits, '.', '_', '-' and '=', "
             f"got {text!r}"
         )
@@ -77,7 +77,7 @@ def _refuse_encoded(text: str) -> None:
     resolved = os.path.realpath(text)
     if encoded := _ENCODED.search(resolved):
         msg = (
-            f"a place must not have {encoded[0]!r} in its path, which delta-rs reads as {unquote(encoded[0])!r}: "
+            f"a location must not have {encoded[0]!r} in its path, which delta-rs reads as {unquote(encoded[0])!r}: "
             f"{resolved}; rename that folder, for example with '_' in place of '%'"
         )
         raise InvalidArgument(msg)

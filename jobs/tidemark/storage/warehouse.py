@@ -37,7 +37,7 @@ def delta_tables(warehouse: Path, topology: str | None = None) -> Mapping[str, l
 
 def no_tables(warehouse: Path) -> InvalidArgument:
     """Returns the error for a *warehouse* without Delta tables."""
-    return InvalidArgument(f"{warehouse} has no Delta tables yet; choose another place with --home or --warehouse")
+    return InvalidArgument(f"{warehouse} has no Delta tables yet; choose another folder with --home or --warehouse")
 
 
 def stream_tables(layout: Layout, topology: str, table: str) -> list[Path]:
