@@ -804,7 +804,8 @@ def test_commands_name_a_broken_description_and_its_remedy(tmp_path: Path, name:
 
     for words in (["restart", f"{name}/clean"], ["doctor", name], ["why", name]):
         assert run(*words) == (1, "", f"tidemark {words[0]}: {problem}\n")
-    assert run("status", name) == (0, f"{status.NO_TOPOLOGY}\n{problem}\n", "")
+    nothing = status.NO_TOPOLOGY.replace("tidemark init", f"tidemark --home {tmp_path}/.tidemark init")
+    assert run("status", name) == (0, f"{nothing}\n{problem}\n", "")
     assert run("restart", "nobody").stderr.endswith("known: bakery\n")
     of_all = json.loads(run("status", "--format", "json").stdout)
     assert ([each["topology"] for each in of_all["topologies"]], of_all["broken"]) == (["bakery"], {name: problem})
