@@ -109,8 +109,8 @@ class _OneMessage(logging.Formatter):
 def log_to_stderr(*, by_thread: bool = False) -> None:
     """Makes the program log to stderr, *by_thread* with the thread's name.
 
-    A line that begins with an instant is one that the program wrote: text of others is indented or escaped. Secrets are
-    hidden.
+    Only lines of the program itself begin with an instant. Foreign text is indented or escaped, so that nobody can fake
+    one. Secrets are hidden.
     """
     thread = " %(threadName)s" if by_thread else ""
     handler = logging.StreamHandler()

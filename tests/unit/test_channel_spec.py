@@ -177,9 +177,23 @@ def test_channels_that_only_escalate_to_each_other_are_refused() -> None:
     circle = {"pager": table("lead"), "lead": table("pager")}
     with pytest.raises(
         InvalidSpec,
-        match=r"^channels\.toml: pager\.escalate_to: makes a circle, so that no alert comes to pager, lead;",
+        match=(
+            r"^channels\.toml: lead\.escalate_to: makes a circle, pager → lead → pager, "
+            r"so that no alert comes to pager, lead; leave out 'pager', or"
+        ),
     ):
         parse(circle, file="channels.toml")
+    # What is behind a circle has no key to leave out.
+    behind = {
+        "later": {"kind": "slack"},
+        "pager": table("lead"),
+        "lead": {**table("pager"), "escalate_to": ["later", "pager"]},
+    }
+    with pytest.raises(
+        InvalidSpec,
+        match=r"pager\.escalate_to: makes a circle, lead → pager → lead, .* later, pager, lead; .* 'lead', or",
+    ):
+        parse(behind, file="channels.toml")
     parse({"desk": table("lead"), **circle}, file="channels.toml")  # desk gets every alert, and then lead
 
 

@@ -453,10 +453,10 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
 def parse_part(
     content: Mapping[str, Any], *, file: str, folder: Path | None = None
 ) -> tuple[Topology | None, list[InvalidSpec]]:
-    """Returns the part of an invalid file whose columns are known.
+    """Parses a topology as far as it goes, and returns it with all mistakes.
 
-    It also returns all mistakes. The part serves to find mistakes in its columns and SQL, and for nothing else; None
-    where nothing is left.
+    If there are mistakes, it has the operators whose output columns are known nevertheless, in which `tidemark check`
+    looks for further ones; None where no operator is left.
     """
     written = topology_keys.FORM.read(file, "", content, examples={OPERATORS.name: OPERATORS.meaning})
     mistakes = [*written.mistakes]

@@ -186,9 +186,9 @@ def is_paused(dag_id: str) -> bool:
 
 
 def answer_to(question: str, dag_id: str) -> str | None:
-    """Returns the outcome of the run *question* of *dag_id*, or None if it has none yet.
+    """Returns the outcome that the task of the run with the id *question* left, or None while there is none.
 
-    The outcome is GONE if the run was deleted or marked as a success, FAILED if it failed or was marked so, and
+    Without one it is GONE if the run was deleted or marked as a success, FAILED if it failed or was marked so, and
     UNSCHEDULED if its task neither runs nor is parked.
     """
     from airflow.sdk.execution_time.xcom import XCom  # triggerers need it, and parsers of DAGs do not

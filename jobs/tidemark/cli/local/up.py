@@ -209,7 +209,7 @@ class StackStart:
     def launch(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, tuple[Conductor, str]]:
         """Launches the streams; returns by topology the run of their DAG.
 
-        A topology is left out if a person paused that DAG, or if it is one of jobs: their DAGs are people's own.
+        A topology is left out if a person paused that DAG, or if its jobs are started by DAGs of your own.
         """
         runs = {}
         for name, each in topologies.items():

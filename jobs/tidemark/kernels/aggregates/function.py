@@ -22,7 +22,7 @@ KEY = "_key"
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit of a function whose results may not fit their type.
+    """Decides whether a result fits its type: quickly by `size` and `most`, and exactly by `addends` and `fits`.
 
     Attributes:
         problem: what is wrong with a result that does not fit, and what to do, for the person who reads it.

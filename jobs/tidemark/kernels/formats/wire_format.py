@@ -175,12 +175,15 @@ def _protobuf_parts(
     id_: int,
     rows: list[int],
     bodies: pl.Series,
-    words: Mapping[str, str],
-    checked: Mapping[str, str],
+    declared: Mapping[str, str],
+    required: Mapping[str, str],
     source: Source,
     schema: WrittenSchema,
 ) -> Iterable[_Part]:
-    """Yields the records of a schema, a part for each message."""
+    """Yields the records of a schema, a part for each message.
+
+    *declared* are the types by field, *required* those that the schema must have: all but that of Kafka's key.
+    """
     time, others, limits = source.time_field, source.other_fields is not None, source.record_limits
     by_message: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}
     for row, body in zip(rows, bodies, strict=True):
@@ -190,18 +193,20 @@ def _protobuf_parts(
         of_message, messages = [row for row, _ in records], pl.Series([rest for _, rest in records], dtype=pl.Binary)
 
         def unread(reason: str, detail: str, n: int = len(records)) -> RecordFields:
-            return _unread(n, words, reason, detail)
+            return _unread(n, declared, reason, detail)
 
         name = None if indexes is None else message_at(schema.descriptors, indexes)
         if name is None:
             place = "" if indexes is None else f" at {[*indexes]}"
             yield _Part(of_message, unread(MALFORMED_PROTOBUF, f"schema {id_} has no such message{place}"))
             continue
-        types = protobuf_types(schema.descriptors, name, words)
-        if (detail := _misfit(id_, types, checked, time)) is not None:
+        types = protobuf_types(schema.descriptors, name, declared)
+        if (detail := _misfit(id_, types, required, time)) is not None:
             yield _Part(of_message, unread(INCOMPATIBLE_SCHEMA, f"{detail} (message {name})"))
         else:
-            fields = protobuf_fields(messages, words, schema.descriptors, name, time=time, others=others, limits=limits)
+            fields = protobuf_fields(
+                messages, declared, schema.descriptors, name, time=time, others=others, limits=limits
+            )
             yield _Part(of_message, _with_id(id_, fields))
 
 

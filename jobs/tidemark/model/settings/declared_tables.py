@@ -429,7 +429,10 @@ class TableForm:
         return kinds
 
     def _known(self, kind: TableKind | None) -> dict[str, list[Key[Any]]]:
-        """Returns the keys that a table of *kind* may have, by name; None: those of all kinds may share one."""
+        """Returns the keys that a table of *kind* may have, by name.
+
+        If *kind* is None, keys of all kinds are among them, and several may have one name.
+        """
         possible = () if kind else chain(*(each.keys for each in self.kinds))
         known: dict[str, list[Key[Any]]] = {}
         for key in dict.fromkeys((*self.keys_of(kind), *possible)):

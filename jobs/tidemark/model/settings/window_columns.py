@@ -64,7 +64,10 @@ class SinkWindow:
 
 
 def sink_window(columns: WindowColumns) -> SinkWindow | None:
-    """Returns a sink's windows from the *columns* it reads; None without."""
+    """Returns a sink's windows from the *columns* it reads.
+
+    None if its rows are not the results of one aggregate.
+    """
     if columns.results is None:
         return None
     named = {kind: column for column, kind in columns.bounds.items()}

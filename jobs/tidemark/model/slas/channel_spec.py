@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import InvalidSpec
-from tidemark.graph import inverted, reached
+from tidemark.graph import cycle_in, inverted, reached
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import TableForm, TableKind, Values, optional, refuse_mistakes, required
 from tidemark.model.settings.lengths import for_people, length_in_toml
@@ -295,12 +295,17 @@ def _refuse_unknown_channels(values: Values, others: Collection[str]) -> None:
 
 
 def _refuse_circles(escalated_by: Mapping[str, Mapping[str, int]], names: Collection[str], file: str) -> None:
-    """Refuses channels that get alerts only from each other, so from none."""
+    """Refuses channels that get alerts only from each other, so from none.
+
+    *escalated_by* has for each channel those that escalate to it, with the time after which they do (ms).
+    """
     alerted = reached(outside(names, escalated_by), inverted(escalated_by))
     if silent := outside(names, alerted):
-        problem = f"makes a circle, so that no alert comes to {', '.join(silent)}"
-        remedy = "leave out escalate_after and escalate_to of the last channel"
-        raise InvalidSpec.at(file, f"{silent[0]}.escalate_to", problem, remedy)
+        # The order of `escalated_by` is against the flow of alerts: a circle begins with who is told last.
+        *circle, first = reversed(cycle_in({name: [*escalated_by[name]] for name in silent}))
+        problem = f"makes a circle, {' → '.join([*circle, first])}, so that no alert comes to {', '.join(silent)}"
+        remedy = f"leave out {first!r}, or let a channel outside of the circle escalate to one of it"
+        raise InvalidSpec.at(file, f"{circle[-1]}.escalate_to", problem, remedy)
 
 
 def _channel(values: Values, escalated_by: Mapping[str, int]) -> Channel:

@@ -84,9 +84,10 @@ class MeasuredLatencies:
     def along(
         self, own: npt.NDArray[Value], join: Callable[[npt.NDArray[Value], npt.NDArray[Value]], npt.NDArray[Any]]
     ) -> npt.NDArray[Value]:
-        """Returns for each operator its *own* value joined with those of all operators on the walk to it.
+        """Accumulates a value along the critical path: returns it up to and including each operator.
 
-        *join* gets the joined value of the slowest upstream, and the operator's own value.
+        *own* are the values of the operators themselves. *join* gets the value that the slowest upstream has
+        accumulated, and the operator's own.
         """
         values, columns = own.copy(), np.arange(self.windows)
         for row, slowest in enumerate(self.slowest):

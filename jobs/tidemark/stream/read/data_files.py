@@ -93,14 +93,16 @@ def folder_of(source: Source, warehouse: Path) -> Path:
 def files_of_batch(
     sub: SubTopology, warehouse: Path, checkpoint: Path, batch_id: int, progress: StreamProgress | None
 ) -> FilesOfBatch:
-    """Returns the files that Spark planned for *batch_id* of *sub*, and those that grew since they were read.
+    """Returns a row for each file that Spark planned for *batch_id* of *sub*, and one for each that grew.
+
+    `rows_of_files` replaces the first by the rows in the file; the others are quarantined.
 
     Args:
         sub: the sub-topology.
         warehouse: the warehouse, to which relative folders belong.
         checkpoint: Spark's checkpoint of the stream.
         batch_id: the batch.
-        progress: has the files that were read last. If it is None, no file is checked for growth.
+        progress: has the size up to which each file was read. None: growth is not looked for.
     """
     found = FilesOfBatch()
     for number, source in enumerate(sub.sources, start=1):  # the first source of every query are the ticks

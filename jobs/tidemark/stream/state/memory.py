@@ -144,7 +144,7 @@ class Memory:
         return sum(rows.pending_n for _, rows in self.kept()) + sum(map(len, self._new_versions.values()))
 
     def pending(self, moved: Tables) -> Mapping[str, PendingChanges]:
-        """Returns, by table, the states that no run has yet, with the changes *moved* counted in."""
+        """Returns, by table, the changed states that no sorted file has yet, with the changes *moved* counted in."""
         pending_rows = {}
         for table, kept in self.kept():
             # Keys are dropped before rows are put: a key that is in both stays.

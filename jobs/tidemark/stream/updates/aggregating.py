@@ -128,10 +128,11 @@ class Aggregator:
         assigned, late = self.kernel.assigned(records, self._closed_ms(moment), moment.stay_closed.get(name, ()))
         if name not in moment.reopened:
             return self._aggregate_assigned(assigned, late)
+        # Late records that `tidemark requeue --reopen` sends again count if the state of their window is still kept.
         again = moment.reopened[name].select(records.columns)
-        reopened, refused = self.kernel.reopened(again, moment.forgotten.get(name))
+        reopened, still_late = self.kernel.reopened(again, moment.forgotten.get(name))
         accepted = pl.concat([reopened.select(assigned.columns), assigned])
-        return replace(self._aggregate_assigned(accepted, pl.concat([refused, late])), reopened=reopened.height)
+        return replace(self._aggregate_assigned(accepted, pl.concat([still_late, late])), reopened=reopened.height)
 
     def _aggregate_assigned(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _MovedStates:
         """Adds records that are *assigned* to windows to the states of these windows.

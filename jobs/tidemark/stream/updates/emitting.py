@@ -53,7 +53,7 @@ class EmissionResult:
 
     @property
     def counts(self) -> Counter[str]:
-        """Numbers of updates by outcome, without those that came in and were set aside, which the caller adds."""
+        """Numbers of updates by outcome. The caller adds how many came in, and how many were set aside."""
         return Counter(
             held_before=self.held_before,
             emitted=self.judged.emitted.height,
