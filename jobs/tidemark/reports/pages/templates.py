@@ -26,6 +26,7 @@ from tidemark.reports.paths.path_text import (
 )
 from tidemark.safe_text import inert
 from tidemark.selection import present
+from tidemark.semantics.segments import FACTS, JOURNAL, TASKS_OF_SPARK
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `safe_text.as_code` writes them, but no other text in backticks."""
@@ -33,6 +34,8 @@ OF_PART = re.compile(r"[a-z ]+: `")
 """Matches the beginning of a part of an age: its owner, and a name."""
 NAMES = re.compile(r"(?<!`)`(?P<name>[\w./-]+(?:, [\w./-]+)*)`(?!`)")
 """Matches names in backticks: of operators, streams, tables and kinds of work."""
+KINDS_OF_WORK = frozenset({"planning", "commit", TASKS_OF_SPARK, JOURNAL, FACTS})
+"""Details of owners of time that name no operator, stream or table."""
 REFRESH_S = 15
 """Interval after which a page about the present is loaded again, s."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -115,13 +118,13 @@ def code(text: str) -> Markup:
 def sentence(text: str, names: Iterable[str | None] = ()) -> Markup:
     """Marks up a sentence that commands print, too: commands and names in backticks as code, instants as `moment`.
 
-    A name is one of *names*, or has letters, digits and `_.-/` alone, as those of operators, streams, tables, settings
-    and kinds of work do. Other text in backticks, such as that of a record, stays text.
+    A name is one of *names*, several of them with commas between, a stream TOPOLOGY/NAME with one of them, or a kind of
+    work. Other text in backticks, such as that of a record, stays text.
 
-    >>> sentence("`a/b` was drained at 2026-01-31T12:00:00.000Z: `tidemark up a`")
+    >>> sentence("`a/b` was drained at 2026-01-31T12:00:00.000Z: `tidemark up a`", ["b"])
     Markup('<code>a/b</code> was drained at 2026-01-31 12:00:00: <code>tidemark up a</code>')
-    >>> sentence("`a:b` and `c, d`, `planning`; `<e>`", ["a:b"])
-    Markup('<code>a:b</code> and <code>c, d</code>, <code>planning</code>; `&lt;e&gt;`')
+    >>> sentence("`a:b`, `c, d`, `planning` and `e`", ["a:b", "c", "d"])
+    Markup('<code>a:b</code>, <code>c, d</code>, <code>planning</code> and `e`')
     """
     parts, shown, begin = list[str](), str(escape(text)), 0
     for command in COMMANDS.finditer(shown):
@@ -131,10 +134,16 @@ def sentence(text: str, names: Iterable[str | None] = ()) -> Markup:
 
 
 def _told(shown: str, names: Iterable[str | None]) -> str:
-    told = INSTANTS.sub(r"\g<day> \g<clock>", shown)
-    for name in map(str, map(escape, present(names))):
+    told, known = INSTANTS.sub(r"\g<day> \g<clock>", shown), {*map(str, map(escape, present(names)))}
+    for name in known:
         told = told.replace(f"`{name}`", f"<code>{name}</code>")
-    return NAMES.sub(r"<code>\g<name></code>", told)
+    known |= KINDS_OF_WORK
+
+    def marked(match: re.Match[str]) -> str:
+        are_known = all({name, name.rpartition("/")[2]} & known for name in match["name"].split(", "))
+        return f"<code>{match['name']}</code>" if are_known else match[0]
+
+    return NAMES.sub(marked, told)
 
 
 def named(part: str) -> Markup:
