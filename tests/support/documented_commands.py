@@ -27,6 +27,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "SOURCE": "weather",
     "S": "weather",
     "TABLE": "flight_board",
+    "KEY": "UA753-2013-06-27-EWR",
     "TOPIC": "readings",
     "INSTANT": "2026-03-01T12:00Z",
     "LENGTH": "1 s",

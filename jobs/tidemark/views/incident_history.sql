@@ -1,7 +1,7 @@
--- incident: when the SLA broke and the incident was opened, acknowledged and resolved, and verdict and text of its worst change.
--- `culprit` and `blocked_by` are those of the newest check that found the SLA broken, since a later check knows more facts.
--- Its state is that of the newest check while it was open: `verdict`; `passes_since`, the check since which the SLA holds;
--- `resolves_at`, if it goes on holding; `worst_observed` in `unit`; and `broke_again`, how often the SLA broke again after it had held
+-- incident: when the SLA broke and the incident was opened, acknowledged and resolved, and verdict and text of its worst change;
+-- `culprit` and `blocked_by` by the newest check that found it broken. State by the newest check while it was open: `verdict`;
+-- `passes_since`, since which the SLA holds; `resolves_at`, if it goes on holding; `worst_observed` in `unit`; and
+-- `broke_again`, how often the SLA broke again after it had held
 WITH worst AS (
     SELECT topology, incident, verdict, culprit, blocked_by, message
     FROM (
