@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import PosixPath
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tidemark.errors import InvalidArgument
 
@@ -35,6 +35,17 @@ PUT_ID = "tidemarkputid"
 
 Azure refuses a hyphen in a key, and some proxies an underscore.
 """
+
+
+class StoredObject(NamedTuple):
+    """An object as a listing of its folder has it.
+
+    `written_ns` is epoch ns, and other content has another `tag`.
+    """
+
+    name: str
+    written_ns: int
+    tag: str
 
 
 class ObjectPath(PosixPath):
@@ -119,6 +130,14 @@ class ObjectPath(PosixPath):
         names = (listing["common_prefixes"], (entry["path"] for entry in listing["objects"]))
         folders, objects = ([self / name.rstrip("/").rpartition("/")[2] for name in each] for each in names)
         return folders, objects
+
+    def objects_after(self, name: str) -> Generator[StoredObject, None, None]:
+        """Yields the objects below this folder whose names sort after *name*, with a request for each thousand."""
+        with _file_errors(self):
+            for part in self._store.list(f"{self._key}/", offset=f"{self._key}/{name}"):
+                for entry in part:
+                    written_ns = round(entry["last_modified"].timestamp() * 1e9)
+                    yield StoredObject(entry["path"].removeprefix(f"{self._key}/"), written_ns, entry["e_tag"] or "")
 
     def glob(self, pattern: str) -> Generator[ObjectPath, None, None]:
         """Yields the paths that *pattern* matches, name by name.

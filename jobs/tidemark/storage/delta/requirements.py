@@ -28,7 +28,7 @@ from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint, NotEvaluable
 from tidemark.selection import outside, present, within
 from tidemark.storage.delta.datasets import schema_of
-from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of, versions_in_log
+from tidemark.storage.delta.snapshots import COMMIT, OF_CATALOGS, Snapshot, snapshot_of, versions_in_log
 from tidemark.storage.delta.types import refuse_type_changes
 from tidemark.storage.object_path import ObjectPath
 
@@ -54,8 +54,6 @@ REMOVABLE = frozenset(
     }
 )
 """Features that `DROP FEATURE` of Delta 4.4 removes from a table that is named by its path."""
-OF_CATALOGS = frozenset({"catalogManaged", "catalogOwned-preview"})
-"""Features of tables whose commits a catalog accepts; they are named as in the catalog."""
 PROTECTED = "checkpointProtection"
 """The feature that `DROP FEATURE` leaves behind until old versions are gone."""
 APPEND_ONLY = "delta.appendOnly"

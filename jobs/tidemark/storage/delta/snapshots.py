@@ -10,22 +10,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from tidemark.selection import within
 from tidemark.storage.object_path import ObjectPath
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 MOST_FILES = 200
 """For more files than this it is worth reading their bounds in the log, by which a reader leaves out files."""
+VERSION_DIGITS = 20
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 LAST_CHECKPOINT = "_last_checkpoint"
+OF_CATALOGS = frozenset({"catalogManaged", "catalogOwned-preview"})
+"""Features of tables whose commits a catalog accepts; they are named as in the catalog."""
 ACTIONS = ("add", "metaData", "protocol", "txn")
 """Actions of a checkpoint that a snapshot needs; only these are read."""
 AT_ONCE = 1_000
@@ -183,15 +189,27 @@ def versions_in_log(path: Path) -> list[int]:
 class LogFile(NamedTuple):
     """A file of a Delta log, told from the file of the same name in a log that was made anew.
 
-    `inode` is 0 in object stores, and `written_ns` is epoch ns.
+    `inode` is 0 in object stores, and `written_ns` is epoch ns. `tag` is the store's for the content, and empty unless
+    the file was seen in a listing.
     """
 
     name: str
     inode: int
     written_ns: int
+    tag: str = ""
+
+    @property
+    def version(self) -> int:
+        """The version whose commit or checkpoint it is."""
+        return int(self.name[:VERSION_DIGITS])
 
 
 NO_TABLE = LogFile("", 0, 0)
+
+
+def name_of_commit(version: int) -> str:
+    """Returns the name of the file of the commit of *version*."""
+    return f"{version:0{VERSION_DIGITS}d}.json"
 
 
 def newest_log_file(path: Path) -> LogFile:
@@ -212,6 +230,45 @@ def log_file(path: Path, name: str) -> LogFile:
     return LogFile(name, status.st_ino, status.st_mtime_ns)
 
 
+def log_files_from(path: Path, name: str) -> list[LogFile]:
+    """Returns the file *name* of the log of the table at *path*, and those of the commits after it; none if it is gone.
+
+    In an object store this is one request, which also shows whether a commit is missing; there is none then, either.
+    """
+    if isinstance(path, ObjectPath):
+        return _listed_log_files(path, name)
+    # Log clean-up removes the oldest commits first, so that the next one is there if any later one is.
+    found, file = list[LogFile](), log_file(path, name)
+    while file != NO_TABLE:
+        found.append(file)
+        file = log_file(path, name_of_commit(file.version + 1))
+    return found
+
+
+def _listed_log_files(path: ObjectPath, name: str) -> list[LogFile]:
+    found, expected = list[LogFile](), name
+    # A name sorts after its beginning.
+    for listed in (path / "_delta_log").objects_after(name[:-1]):
+        if not listed.name[:1].isdigit():  # `_last_checkpoint` and folders come after all versions
+            break
+        if listed.name == expected:
+            found.append(LogFile(listed.name, 0, listed.written_ns, listed.tag))
+            expected = name_of_commit(found[-1].version + 1)
+        elif COMMIT.fullmatch(listed.name) and listed.name > expected:
+            return []
+    return found
+
+
+def later_log_files(path: Path, newest: LogFile) -> list[LogFile] | None:
+    """Returns the files of commits after *newest*, which was the newest of the log of the table at *path*.
+
+    None: the log is not the one that was read then. It was shortened, rolled back, or is that of another table. Files
+    of a log never change, so that the name, inode and time of one file identify all before it.
+    """
+    found = log_files_from(path, newest.name)
+    return found[1:] if found and found[0] == newest else None
+
+
 @dataclass(frozen=True)
 class ReadLog:
     """A log up to its file `newest`, with the `snapshot` after it, or None if delta-rs has to read the table."""
@@ -222,14 +279,13 @@ class ReadLog:
 
 
 def read_log(path: Path, before: ReadLog | None = None) -> ReadLog:
-    """Reads the log of the table at *path*; of a log that was read *before*, only newer commits are read.
-
-    Files of a log never change, so the name, inode and time of the newest file identify all of it.
-    """
-    if before is not None and before.actions is not None and log_file(path, before.newest.name) == before.newest:
+    """Reads the log of the table at *path*; of a log that was read *before*, only newer commits are read."""
+    if before is not None and before.actions is not None:
+        later = later_log_files(path, before.newest)
         # A damaged commit is found again below.
         with suppress(OSError, ValueError):
-            return _with_later_commits(path, before, before.actions)
+            if later is not None:
+                return _with_later_commits(path, before, before.actions, later)
     newest = newest_log_file(path)
     if before is not None and newest == before.newest:
         return before
@@ -243,15 +299,17 @@ def read_log(path: Path, before: ReadLog | None = None) -> ReadLog:
         return ReadLog(newest)
 
 
-def _with_later_commits(path: Path, before: ReadLog, known: _Actions) -> ReadLog:
-    """Reads the commits after *before*, whose actions are *known*; raises DamagedLog or OSError."""
-    # Log clean-up removes the oldest commits first, so that the next one is there if any later one is.
-    actions, newest = known, before.newest
-    while (later := log_file(path, f"{actions.number + 1:020d}.json")) != NO_TABLE:
-        actions, newest = (actions.copy() if actions is known else actions), later
-        file = path / "_delta_log" / later.name
-        _apply(actions, file, actions.number + 1, actions_of_commit(file))
-    return before if actions is known else ReadLog(newest, _snapshot(actions, path), actions)
+def _with_later_commits(path: Path, before: ReadLog, known: _Actions, later: Sequence[LogFile]) -> ReadLog:
+    """Reads the commits *later* than *before*, whose actions are *known*; raises DamagedLog or OSError."""
+    # A commit that came after the look at the newest file may have been read before.
+    new = [each for each in later if each.version > known.number]
+    if not new:
+        return before
+    actions = known.copy()
+    for each in new:
+        file = path / "_delta_log" / each.name
+        _apply(actions, file, each.version, actions_of_commit(file))
+    return ReadLog(new[-1], _snapshot(actions, path), actions)
 
 
 @dataclass
@@ -414,22 +472,31 @@ def actions_of_commit(file: Path) -> list[dict[str, Any]]:
 
 def _of_checkpoint(file: Path) -> list[dict[str, Any]]:
     """Returns the actions of the checkpoint in *file*; raises DamagedLog or OSError."""
+    return [*rows_of_checkpoint(file, lambda schema: within(ACTIONS, schema.names))]
+
+
+def rows_of_checkpoint(file: Path, wanted: Callable[[pa.Schema], Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """Yields the rows of the checkpoint in *file* with the columns of its schema that are *wanted*.
+
+    Raises DamagedLog, or FileNotFoundError.
+    """
     # Short logs have no checkpoint, and to import Arrow takes longer than to read them.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        content, actions = pq.ParquetFile(file), list[dict[str, Any]]()
-        for rows in content.iter_batches(AT_ONCE, columns=within(ACTIONS, content.schema_arrow.names)):
-            # Most rows may be those of replaced files. They lie together, and have none of these actions.
-            if any(column.null_count < len(column) for column in rows.columns):
-                actions += rows.to_pylist()
+        source = file.open("rb") if isinstance(file, ObjectPath) else file
+        with pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as content:
+            columns = wanted(content.schema_arrow)
+            for rows in content.iter_batches(AT_ONCE, columns=columns) if columns else ():
+                # Most rows may be those of replaced files. They lie together, and have none of these actions.
+                if any(column.null_count < len(column) for column in rows.columns):
+                    yield from rows.to_pylist()
     except FileNotFoundError:
         raise
     # Arrow raises OSError for changed bytes, too.
     except (*MALFORMED, pa.ArrowException, OSError) as error:
         raise DamagedLog(file, _malformed(error)) from error
-    return actions
 
 
 def _malformed(error: Exception) -> str:
