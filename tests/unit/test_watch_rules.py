@@ -23,8 +23,9 @@ from tidemark.watch.commits import (
     TimeColumn,
     Writer,
 )
-from tidemark.watch.rules import BY_COMMIT, BY_EVENT_TIME, TableAge, change_of, latency_of, table_age, visible
+from tidemark.watch.rules import BY_COMMIT, BY_EVENT_TIME, TableAge, change_of, latency_of, past_commits, table_age
 from tidemark.watch.statistics import Asked, choose_column, file_times, instant
+from tidemark.watch.visible import ForgottenFilesError, VisibleFiles
 
 AT = ChosenColumn(TimeColumn("at", "at", "timestamp"), ("at",))
 HOUR = 3_600_000
@@ -45,7 +46,9 @@ def commit(version: int, at_ms: int, *files: AddedFile, operation: str = "WRITE"
 
 
 def history(*commits: Commit, chosen: ChosenColumn = AT, base_version: int = -1, **base: FileTimes | None) -> History:
-    return History(Path("/t"), commits[-1].version, chosen, commits, base_version, base)
+    files = VisibleFiles(base)
+    past = tuple(past_commits(commits, files, base_version))
+    return History(Path("/t"), "id", commits[-1].version, chosen, past, base_version, files.newest)
 
 
 def age(of: History, now_ms: int, limit_ms: int | None = HOUR, since_ms: int = 0) -> TableAge:
@@ -330,13 +333,59 @@ STEPS = st.lists(st.tuples(st.lists(PATHS, unique=True), st.dictionaries(PATHS, 
 def test_the_newest_visible_time_is_that_of_the_files_of_each_version(
     base: dict[str, FileTimes | None], steps: list[tuple[list[str], dict[str, FileTimes | None]]]
 ) -> None:
-    files, expected, commits = dict(base), list[Span | None](), []
-    for version, (removed, new) in enumerate(steps):
-        expected.append(newest_by_hand(files))
-        commits.append(commit(version + 1, 0, *(added(path, of) for path, of in new.items()), removed=tuple(removed)))
+    expected, visible = all_versions(base, steps), VisibleFiles(base)
+    past = [*past_commits(commits_of(steps), visible, 0)]
+    assert [*(each.newest_before for each in past), visible.newest] == expected
+
+
+@given(st.dictionaries(PATHS, TIMES), STEPS, st.integers(0, 8), st.integers(1, 3))
+def test_of_files_without_their_times_nothing_wrong_is_said(
+    base: dict[str, FileTimes | None],
+    steps: list[tuple[list[str], dict[str, FileTimes | None]]],
+    reduced_at: int,
+    most: int,
+) -> None:
+    """From some version on only the newest files are known; what is said of the newest time is right all the same."""
+    visible = VisibleFiles(base)
+    for n, (commit_, expected) in enumerate(zip(commits_of(steps), all_versions(base, steps), strict=False)):
+        visible = visible.with_newest_alone(most) if n == reduced_at else visible
+        if n == reduced_at:
+            assert visible.newest == expected
+        try:
+            assert visible.newest == expected
+        except ForgottenFilesError:
+            assert visible.others is not None
+        visible.apply(commit_)
+
+
+def test_the_log_is_read_again_if_all_newest_files_are_gone() -> None:
+    visible = VisibleFiles({str(n): times(n, n) for n in range(9)}).with_newest_alone(2)
+    assert ({*visible.times}, visible.others) == ({"7", "8"}, Span(6, 7))
+    visible.apply(commit(1, 0, removed=("8", "3")))
+    assert visible.newest == Span(7, 8)
+    visible.apply(commit(2, 0, removed=("7",)))
+    with pytest.raises(ForgottenFilesError):
+        _ = visible.newest
+    visible.apply(commit(3, 0, added("new", times(5, 6))))
+    # The others may be as new as this file, but not newer.
+    assert visible.newest == Span(6, 7)
+
+
+def commits_of(steps: list[tuple[list[str], dict[str, FileTimes | None]]]) -> list[Commit]:
+    return [
+        commit(n, 0, *(added(path, of) for path, of in new.items()), removed=tuple(removed))
+        for n, (removed, new) in enumerate(steps, 1)
+    ]
+
+
+def all_versions(
+    base: dict[str, FileTimes | None], steps: list[tuple[list[str], dict[str, FileTimes | None]]]
+) -> list[Span | None]:
+    files, newest = dict(base), [newest_by_hand(base)]
+    for removed, new in steps:
         files = {path: of for path, of in files.items() if path not in removed} | new
-    read = History(Path("/t"), len(steps), AT, tuple(commits), 0, base)
-    assert [newest for _, newest in visible(read)] == [*expected, newest_by_hand(files)]
+        newest.append(newest_by_hand(files))
+    return newest
 
 
 def newest_by_hand(files: dict[str, FileTimes | None]) -> Span | None:

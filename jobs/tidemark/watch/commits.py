@@ -6,7 +6,6 @@ the clock that `Clock` names. Nothing is corrected or clamped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -127,19 +126,41 @@ class ChosenColumn:
 
 
 @dataclass(frozen=True)
-class History:
-    """What was read of a table's log.
+class PastCommit:
+    """What a commit did, with the `rows` (None: the log does not say) and `bytes` of the files that it wrote.
 
-    `commits` are the newest ones, ascending and without a gap; none if the log was cleaned up to its checkpoint. `base`
-    has the files of version `base_version` (-1: none, the table began then).
+    `latency` is that of its rows; None for a commit that appended none. `newest_before` is the newest event time that
+    readers saw until then (None: none); of a commit up to the history's `base_version` it is not known.
+    """
+
+    version: int
+    at_ms: int
+    clock: Clock
+    change: Change
+    operation: str
+    rows: int | None
+    bytes: int
+    latency: Span | None
+    writer: Writer
+    newest_before: Span | None
+
+
+@dataclass(frozen=True)
+class History:
+    """What the log of a table says up to its newest version.
+
+    `commits` are the newest ones, ascending and without a gap; none if the log was cleaned up to its checkpoint.
+    `newest` is the newest event time that readers see (None: none). What they saw is known from `base_version` on (-1:
+    from the first version on).
     """
 
     path: Path
+    table_id: str
     version: int
     chosen: ChosenColumn
-    commits: tuple[Commit, ...]
+    commits: tuple[PastCommit, ...]
     base_version: int
-    base: Mapping[str, FileTimes | None]
+    newest: Span | None
 
 
 @dataclass(frozen=True)

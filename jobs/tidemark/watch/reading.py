@@ -2,22 +2,35 @@
 
 How it works: the newest commits give who wrote what and when. A checkpoint before them gives the files of that version,
 and the commits after it tell what became of these. Checkpoints may be single files, have several parts, or name further
-files (`_sidecars`) as those of version 2 do.
+files (`_sidecars`) as those of version 2 do. Of a table that was read before, only what came since is read (`kept`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import UnreadableFile
-from tidemark.storage.delta.snapshots import COMMIT, MALFORMED, DamagedLog, actions_of_commit
+from tidemark.storage.delta.snapshots import (
+    COMMIT,
+    MALFORMED,
+    NO_TABLE,
+    OF_CATALOGS,
+    DamagedLog,
+    LogFile,
+    actions_of_commit,
+    later_log_files,
+    log_files_from,
+    rows_of_checkpoint,
+    versions_in_log,
+)
 from tidemark.storage.object_path import ObjectPath
 from tidemark.watch.commits import (
     AddedFile,
@@ -25,17 +38,24 @@ from tidemark.watch.commits import (
     Commit,
     FileTimes,
     History,
+    PastCommit,
     TimeColumn,
     Unreadable,
     Writer,
 )
+from tidemark.watch.kept import KeptHistories, KeptTable
+from tidemark.watch.rules import past_commits
 from tidemark.watch.statistics import ZONED, Asked, choose_column, file_times
+from tidemark.watch.visible import ForgottenFilesError, VisibleFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LOG = "_delta_log"
 LEAST, MOST = 100, 1_000
 """Commits that are read of a table: the newest LEAST, and those of the interval up to MOST."""
-AT_ONCE = 2_000
-"""Rows of a checkpoint that are looked at together."""
+STATS, STATS_AS_COLUMNS = "stats", "stats_parsed"
+"""Fields of a file in a checkpoint."""
 REQUESTS = 16
 """Tables in an object store that are read at once: each commit is a request."""
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
@@ -43,30 +63,32 @@ RESTORE = "restore the file, or the table, from a backup"
 Action = Mapping[str, Any]
 
 
-def watched(places: Sequence[Path], asked: Asked, since_ms: int) -> list[History | Unreadable]:
+def watched(
+    places: Sequence[Path], asked: Asked, since_ms: int, kept: KeptHistories | None = None
+) -> list[History | Unreadable]:
     """Returns each table below *places* once, in their order, with its commits since *since_ms* at least.
 
-    A place without a table is one that cannot be read: it is misspelt, or was emptied.
+    Of a table that is *kept*, only what came since it was read before is read. A place without a table is one that
+    cannot be read: it is misspelt, or was emptied.
     """
-
-    def read(table: Path | Unreadable) -> History | Unreadable:
-        return table if isinstance(table, Unreadable) else read_history(table, asked, since_ms)
-
-    found = dict.fromkeys(table for place in places for table in [*find_tables(place)] or [_without_table(place)])
+    sweep = _Sweep(asked, since_ms, kept)
+    found = dict.fromkeys(table for place in places for table in sweep.tables(place))
     # Python threads do not quicken what this machine's disk has.
     if not any(isinstance(place, ObjectPath) for place in places):
-        return [*map(read, found)]
-    with ThreadPoolExecutor(REQUESTS) as threads:
-        return [*threads.map(read, found)]
+        read = [*map(sweep.read, found)]
+    else:
+        with ThreadPoolExecutor(REQUESTS) as threads:
+            read = [*threads.map(sweep.read, found)]
+    return [each for of_table in read for each in of_table]
 
 
-def find_tables(place: Path) -> Iterator[Path | Unreadable]:
+def find_tables(place: Path, is_table: Callable[[Path], bool] | None = None) -> Iterator[Path | Unreadable]:
     """Yields the Delta tables at and below *place*, in the order of names; links inside it are not followed.
 
-    A table has no other one inside it.
+    A table has no other one inside it. A folder that *is_table* knows as one is not looked at.
     """
     try:
-        if (place / LOG).is_dir():
+        if (is_table is not None and is_table(place)) or (place / LOG).is_dir():
             yield place
             return
         folders: list[Path] = (
@@ -79,23 +101,50 @@ def find_tables(place: Path) -> Iterator[Path | Unreadable]:
         return
     for folder in sorted(folders):
         if not folder.name.startswith("."):
-            yield from find_tables(folder)
+            yield from find_tables(folder, is_table)
 
 
-def _without_table(place: Path) -> Unreadable:
-    return Unreadable(place, str(place), "there is no Delta table at or below it", "correct the place")
+@dataclass(frozen=True)
+class _Sweep:
+    """A look at all tables of some places."""
+
+    asked: Asked
+    since_ms: int
+    kept: KeptHistories | None
+
+    def tables(self, place: Path) -> list[Path | Unreadable]:
+        without = Unreadable(place, str(place), "there is no Delta table at or below it", "correct the place")
+        return [*find_tables(place, self._was_table)] or [without]
+
+    def _was_table(self, path: Path) -> bool:
+        # In an object store each look is a request, and that for new commits shows whether the table is still there.
+        return isinstance(path, ObjectPath) and self.kept is not None and self.kept.has(path, self.asked)
+
+    def read(self, found: Path | Unreadable) -> list[History | Unreadable]:
+        """Returns the history of a table; if it is a table no more, those below it."""
+        if isinstance(found, Unreadable):
+            return [found]
+        history = read_history(found, self.asked, self.since_ms, self.kept)
+        if isinstance(history, Unreadable) and self._was_table(found) and not (found / LOG).is_dir():
+            return [each for below in find_tables(found) for each in self.read(below)]
+        return [history]
 
 
-def read_history(path: Path, asked: Asked, since_ms: int) -> History | Unreadable:
-    """Returns the history of the table at *path*, with its commits since *since_ms* at least, up to MOST."""
-    read = _read_once(path, asked, since_ms)
+def read_history(path: Path, asked: Asked, since_ms: int, kept: KeptHistories | None = None) -> History | Unreadable:
+    """Returns the history of the table at *path*, with its commits since *since_ms* at least, up to MOST.
+
+    It begins with what is *kept* of it, and what was read is kept.
+    """
+    read = _read_once(path, asked, since_ms, kept)
     # A writer may have made or removed commits while the log was listed, so that one of them seemed to be missing.
-    return _read_once(path, asked, since_ms) if isinstance(read, Unreadable) else read
+    return _read_once(path, asked, since_ms, kept) if isinstance(read, Unreadable) else read
 
 
-def _read_once(path: Path, asked: Asked, since_ms: int) -> History | Unreadable:
+def _read_once(path: Path, asked: Asked, since_ms: int, kept: KeptHistories | None) -> History | Unreadable:
     try:
-        return _Log(path).history(asked, since_ms)
+        before = None if kept is None else kept.of(path, asked)
+        table = None if before is None else _continued(path, before, asked, since_ms)
+        table = table or _Log(path).read(asked, since_ms, is_kept=kept is not None)
     except UnreadableFile as refused:
         return Unreadable(path, str(refused.file), refused.found, refused.remedy)
     except DamagedLog as damage:
@@ -104,6 +153,65 @@ def _read_once(path: Path, asked: Asked, since_ms: int) -> History | Unreadable:
         return _not_read(path, path / LOG, error)
     except MALFORMED as error:
         return Unreadable(path, str(path / LOG), f"it is damaged ({type(error).__name__}: {error})", RESTORE)
+    if kept is not None and table is not before:
+        kept.keep(table, asked)
+    return replace(table.history, commits=tuple(_within(table.history.commits, since_ms)))
+
+
+def _continued(path: Path, before: KeptTable, asked: Asked, since_ms: int) -> KeptTable | None:
+    """Returns the table with what came since *before*; None: the log has to be read anew.
+
+    That is so if it is another log than it was, or lost a commit, if more commits than were read are asked for, if
+    another column has the event times now, or if the newest event time depends on files that were forgotten.
+    """
+    if not before.is_whole and _number_asked_for(before.history.commits, since_ms) is None:
+        return None
+    later = _later_files(path, before.newest_file)
+    if not later:
+        return None if later is None else before
+    history = before.history
+    commits = [*history.commits]
+    # What is damaged is found again where the whole log is read.
+    with suppress(OSError, *MALFORMED, ForgottenFilesError):
+        files = before.files()
+        for file in later:
+            read = _read_commit(path / LOG / file.name, file.version)
+            if any("protocol" in action for action in read.actions):
+                return None
+            for metadata in (action["metaData"] for action in read.actions if "metaData" in action):
+                if choose_column(metadata, asked) != history.chosen or metadata.get("id") != history.table_id:
+                    return None
+            commits += past_commits([read.commit(history.chosen.column, asked)], files, history.base_version)
+        history = replace(history, version=later[-1].version, commits=tuple(commits[-MOST:]), newest=files.newest)
+        return KeptTable(later[-1], history, before.is_whole, lambda: files)
+    return None
+
+
+def _later_files(path: Path, newest: LogFile) -> list[LogFile] | None:
+    """Returns the files of commits after *newest*; None: the log is another one than it was, or lost a commit."""
+    later = later_log_files(path, newest)
+    if later is None or isinstance(path, ObjectPath):
+        return later
+    # On a disk only the next commit was looked for, so that it is not known if one after it is there.
+    last = later[-1] if later else newest
+    return later if max(versions_in_log(path), default=last.version) <= last.version else None
+
+
+def _within(commits: Sequence[PastCommit], since_ms: int) -> Sequence[PastCommit]:
+    """Returns those *commits* that are asked for."""
+    n = _number_asked_for(commits, since_ms)
+    return commits if n is None else commits[-n:]
+
+
+def _number_asked_for(commits: Sequence[PastCommit], since_ms: int) -> int | None:
+    """Returns how many of the newest *commits* are all that are asked for; None: there may be more than these."""
+    numbers = range(LEAST, len(commits) + 1)
+    return next((n for n in numbers if _are_all(n, commits[-n].at_ms, since_ms)), None)
+
+
+def _are_all(n: int, at_ms: int, since_ms: int) -> bool:
+    """Returns True if the newest *n* commits, of which the oldest was made at *at_ms*, are all that are asked for."""
+    return n >= MOST or (n >= LEAST and at_ms < since_ms)
 
 
 def _not_read(path: Path, file: Path, error: OSError) -> Unreadable:
@@ -138,8 +246,10 @@ class _Log:
             raise DamagedLog(path / LOG, "it has neither a commit nor a checkpoint")
         self._version = max([*self._commits, *self._checkpoints])
 
-    def history(self, asked: Asked, since_ms: int) -> History:
+    def read(self, asked: Asked, since_ms: int, *, is_kept: bool) -> KeptTable:
         """Returns what the log says; raises DamagedLog, UnreadableFile or OSError."""
+        # If another table takes the place of this one from here on, this file will not be found again.
+        newest_file = self._newest_file() if is_kept else NO_TABLE
         stamped = [*self._newest(since_ms)]
         first = self._version + 1 - len(stamped)
         base = self._base(first)
@@ -147,33 +257,31 @@ class _Log:
         checkpoint = _Checkpoint(self._path, self._checkpoints[base]) if base >= 0 else None
         metadata = self._metadata(stamped, checkpoint)
         chosen = choose_column(metadata, asked)
-        return History(
-            self._path,
-            self._version,
-            chosen,
-            tuple(read.commit(chosen.column, asked) for read in reversed(stamped)),
-            base,
-            {} if checkpoint is None else checkpoint.files(chosen.column, asked),
+        files = VisibleFiles({} if checkpoint is None else checkpoint.files(chosen.column, asked))
+        commits = [*past_commits((read.commit(chosen.column, asked) for read in reversed(stamped)), files, base)]
+        oldest = self._version + 1 - len(stamped)
+        history = History(
+            self._path, metadata.get("id") or "", self._version, chosen, tuple(commits[-MOST:]), base, files.newest
         )
+        return KeptTable(newest_file, history, oldest - 1 not in self._commits or len(stamped) >= MOST, lambda: files)
+
+    def _newest_file(self) -> LogFile:
+        """Returns the file of the newest version, NO_TABLE if it is gone."""
+        file = self._commits.get(self._version) or self._checkpoints[self._version][0]
+        return next(iter(log_files_from(self._path, file.name)), NO_TABLE)
 
     def _newest(self, since_ms: int) -> Iterator[_ReadCommit]:
         """Yields the newest commits, the newest first."""
-        for n, version in enumerate(range(self._version, -1, -1)):
-            if version not in self._commits or n == MOST:
+        for n, version in enumerate(range(self._version, -1, -1), 1):
+            if version not in self._commits:
                 return
             read = self._read(version)
             yield read
-            if n + 1 >= LEAST and read.at_ms < since_ms:
+            if _are_all(n, read.at_ms, since_ms):
                 return
 
     def _read(self, version: int) -> _ReadCommit:
-        file = self._commits[version]
-        actions = actions_of_commit(file)
-        info: Action = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-        for key, clock in (("inCommitTimestamp", Clock.IN_COMMIT), ("timestamp", Clock.WRITER)):
-            if info.get(key) is not None:
-                return _ReadCommit(version, int(info[key]), clock, info, actions)
-        return _ReadCommit(version, int(file.stat().st_mtime * 1_000), Clock.FILE, info, actions)
+        return _read_commit(self._commits[version], version)
 
     def _base(self, first: int) -> int:
         """Returns the version of the checkpoint from which on all commits are there; -1: all from the first.
@@ -203,13 +311,19 @@ class _Log:
             metadata, protocol = metadata or checkpoint.newest("metaData"), protocol or checkpoint.newest("protocol")
         if metadata is None or protocol is None:
             raise DamagedLog(self._path / LOG, "it has no columns or no protocol")
-        if features := protocol.get("readerFeatures"):
-            from tidemark.storage.delta.requirements import OF_CATALOGS
-
-            if of_catalog := OF_CATALOGS.intersection(features):
-                found = f"it requires {', '.join(of_catalog)}: a catalog may have commits that are not in the log yet"
-                raise UnreadableFile(self._path / LOG, found, "ask the catalog for its newest commits")
+        if of_catalog := OF_CATALOGS.intersection(protocol.get("readerFeatures") or ()):
+            found = f"it requires {', '.join(of_catalog)}: a catalog may have commits that are not in the log yet"
+            raise UnreadableFile(self._path / LOG, found, "ask the catalog for its newest commits")
         return dict(metadata)
+
+
+def _read_commit(file: Path, version: int) -> _ReadCommit:
+    actions = actions_of_commit(file)
+    info: Action = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    for key, clock in (("inCommitTimestamp", Clock.IN_COMMIT), ("timestamp", Clock.WRITER)):
+        if info.get(key) is not None:
+            return _ReadCommit(version, int(info[key]), clock, info, actions)
+    return _ReadCommit(version, int(file.stat().st_mtime * 1_000), Clock.FILE, info, actions)
 
 
 @dataclass(frozen=True)
@@ -254,11 +368,7 @@ def _writer(info: Action, app_id: str | None, batch: int | None) -> Writer:
     Airflow's run is known by `userMetadata` that is a JSON object with `dag_id`, `task_id` and `run_id`.
     """
     job = info.get("job") or {}
-    try:
-        noted = json.loads(info.get("userMetadata") or "{}")
-    except ValueError:
-        noted = {}
-    of_airflow = noted if isinstance(noted, Mapping) and "dag_id" in noted else {}
+    of_airflow = _noted_run(info["userMetadata"]) if info.get("userMetadata") else {}
     task = [str(of_airflow[key]) for key in ("dag_id", "task_id") if key in of_airflow]
     run = of_airflow.get("run_id") or job.get("runId") or job.get("jobRunId")
     return Writer(
@@ -269,6 +379,14 @@ def _writer(info: Action, app_id: str | None, batch: int | None) -> Writer:
         run=None if run is None else str(run),
         batch=batch,
     )
+
+
+def _noted_run(note: str) -> Action:
+    try:
+        noted = json.loads(note)
+    except ValueError:
+        return {}
+    return noted if isinstance(noted, Mapping) and "dag_id" in noted else {}
 
 
 class _Checkpoint:
@@ -285,12 +403,12 @@ class _Checkpoint:
 
     def files(self, column: TimeColumn | None, asked: Asked) -> Mapping[str, FileTimes | None]:
         """Returns the times of the table's files in *column*, by path."""
-        wanted = ["path", "stats", "deletionVector"]
+        wanted = ["path", STATS, "deletionVector"]
         if column is not None and column.is_partition:
             wanted.append("partitionValues")
         times = {}
         for add in self._rows("add", wanted):
-            stats = json.loads(add["stats"] or "{}") if "stats" in add else _of_struct(add.get("stats_parsed"), column)
+            stats = json.loads(add[STATS] or "{}") if STATS in add else _of_struct(add.get(STATS_AS_COLUMNS), column)
             times[add["path"]] = file_times(add, stats, column, asked.zone)[1]
         return times
 
@@ -322,24 +440,12 @@ def _of_struct(stats: Action | None, column: TimeColumn | None) -> Action:
 
 
 def _of_parquet(file: Path, kind: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    # Most logs have no checkpoint before their newest commits, and to import Arrow takes longer than to read them.
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    def wanted(schema: pa.Schema) -> Sequence[str]:
+        if kind not in schema.names:
+            return ()
+        names = {field.name for field in schema.field(kind).type}
+        # A checkpoint has statistics as JSON, as columns, or both; as JSON they take less memory.
+        forms = (STATS_AS_COLUMNS if name == STATS and name not in names else name for name in fields)
+        return [f"{kind}.{name}" for name in forms if name in names] or [kind]
 
-    try:
-        with file.open("rb") as content:
-            parquet, instead = pq.ParquetFile(content, coerce_int96_timestamp_unit="us"), {"stats": "stats_parsed"}
-            if kind not in parquet.schema_arrow.names:
-                return
-            names = {field.name for field in parquet.schema_arrow.field(kind).type}
-            # A checkpoint has statistics as JSON, as columns, or both; as JSON they take less memory.
-            forms = (name if name in names else instead.get(name, name) for name in fields)
-            wanted = [f"{kind}.{name}" for name in forms if name in names] or [kind]
-            for rows in parquet.iter_batches(AT_ONCE, columns=wanted):
-                yield from rows.column(0).drop_null().to_pylist()
-    except FileNotFoundError:
-        raise
-    # Arrow raises OSError for changed bytes, too.
-    except (*MALFORMED, pa.ArrowException, OSError) as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise DamagedLog(file, f"it is damaged ({type(error).__name__}: {first})") from error
+    yield from (row[kind] for row in rows_of_checkpoint(file, wanted) if row[kind])

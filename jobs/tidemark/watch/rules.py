@@ -8,7 +8,7 @@ say that one clock is ahead of another; they are kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,8 +16,9 @@ from tidemark.model.settings.lengths import counted, for_people
 from tidemark.selection import present
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.sla import Sla, Verdict, judge
-from tidemark.watch.commits import Change, ChosenColumn, Clock, Commit, FileTimes, History, Span, Writer
-from tidemark.watch.statistics import ZONED, newest_of
+from tidemark.watch.commits import Change, ChosenColumn, Clock, Commit, History, PastCommit, Span, Writer
+from tidemark.watch.statistics import ZONED
+from tidemark.watch.visible import VisibleFiles
 
 SHOWN = 5
 """Newest commits that are shown."""
@@ -141,39 +142,45 @@ def age_of(newest: Span, at_ms: int) -> Span:
     return Span(low_ms, None if newest.low_ms is None else at_ms - newest.low_ms)
 
 
-def visible(history: History) -> Iterator[tuple[Commit | None, Span | None]]:
-    """Yields each commit after the base with the newest event time just before it; at last None, with that of now."""
-    files = dict(history.base)
-    newest, is_known = newest_of([*files.values()]), True
-    for commit in history.commits:
-        if commit.version <= history.base_version:
+def past_commits(commits: Iterable[Commit], files: VisibleFiles, base_version: int) -> Iterator[PastCommit]:
+    """Yields what each of *commits* did, and applies those after *base_version*, whose *files* are given, to the files.
+
+    Raises ForgottenFilesError as `VisibleFiles.newest` does.
+    """
+    for commit in commits:
+        if commit.version <= base_version:
+            yield _past_commit(commit, None)
             continue
-        newest = newest if is_known else newest_of([*files.values()])
-        yield commit, newest
-        # A file without its deleted rows has the path of the one before, and is added as that one is removed.
-        gone = [files.pop(path) for path in commit.removed if path in files]
-        added: dict[str, FileTimes | None] = {file.path: file.times for file in commit.added}
-        # To look at all files again takes long, and is needed only if one with a time is gone.
-        is_known = not any(gone) and not files.keys() & added.keys()
-        files |= added
-        newest = newest_of([*_as_files(newest), *added.values()]) if is_known else newest
-    yield None, newest if is_known else newest_of([*files.values()])
+        yield _past_commit(commit, files.newest)
+        files.apply(commit)
 
 
-def _as_files(newest: Span | None) -> list[FileTimes]:
-    return [] if newest is None else [FileTimes(None, newest)]
+def _past_commit(commit: Commit, newest_before: Span | None) -> PastCommit:
+    # A file that lost rows by a deletion vector is added again in place of itself, and not written.
+    files = [file for file in commit.added if file.changes_data and file.path not in commit.removed]
+    rows = [file.rows for file in files]
+    return PastCommit(
+        commit.version,
+        commit.at_ms,
+        commit.clock,
+        change_of(commit),
+        commit.operation,
+        None if None in rows else sum(present(rows)),
+        sum(file.size for file in files),
+        latency_of(commit),
+        commit.writer,
+        newest_before,
+    )
 
 
-def peak_of(seen: Sequence[tuple[Commit | None, Span | None]], *, since_ms: int, now_ms: int) -> Span | None:
+def peak_of(history: History, *, since_ms: int, now_ms: int) -> Span | None:
     """Returns the greatest age that readers saw from *since_ms* to *now_ms*; None: they saw no event time.
 
     The age grows until a commit makes it smaller, so it was greatest just before one of them, or is so now.
     """
-    ages = []
-    for commit, newest in seen:
-        at_ms = now_ms if commit is None else commit.at_ms
-        if newest is not None and at_ms >= since_ms:
-            ages.append(age_of(newest, at_ms))
+    known = (commit for commit in history.commits if commit.version > history.base_version)
+    seen = [*((commit.at_ms, commit.newest_before) for commit in known), (now_ms, history.newest)]
+    ages = [age_of(newest, at_ms) for at_ms, newest in seen if newest is not None and at_ms >= since_ms]
     if not ages:
         return None
     highs = [age.high_ms for age in ages]
@@ -189,11 +196,10 @@ def _known_since_ms(history: History, since_ms: int, now_ms: int) -> int:
 
 def table_age(history: History, *, now_ms: int, since_ms: int, limit_ms: int | None) -> TableAge:
     """Returns what *history* says at *now_ms*, with the peak age since *since_ms*, judged by the limit (None: not)."""
-    changing = [commit for commit in history.commits if change_of(commit) is not Change.NONE]
+    changing = [commit for commit in history.commits if commit.change is not Change.NONE]
     last = changing[-1] if changing else None
-    seen = [*visible(history)]
     column = history.chosen.column
-    newest = None if column is None else seen[-1][1]
+    newest = None if column is None else history.newest
     known_ms = _known_since_ms(history, since_ms, now_ms)
     shown = [_shown(commit, limit_ms) for commit in reversed(changing)]
     gaps = [later.at_ms - earlier.at_ms for earlier, later in pairwise(changing)]
@@ -209,7 +215,7 @@ def table_age(history: History, *, now_ms: int, since_ms: int, limit_ms: int | N
         usual_gap_ms=_usual(gaps),
         usual_rows=_usual(present(commit.rows for commit in shown)),
         usual_bytes=_usual([commit.bytes for commit in shown]),
-        peak=None if column is None else peak_of(seen, since_ms=known_ms, now_ms=now_ms),
+        peak=None if column is None else peak_of(history, since_ms=known_ms, now_ms=now_ms),
         peak_since_ms=known_ms,
         commits=tuple(shown[:SHOWN]),
         latencies=dict(Counter(present(commit.verdict for commit in shown if commit.at_ms >= known_ms))),
@@ -225,26 +231,22 @@ def _usual(numbers: Sequence[int]) -> int | None:
     return quantile_of(numbers, MEDIAN) if len(numbers) >= FEWEST else None
 
 
-def _shown(commit: Commit, limit_ms: int | None) -> ShownCommit:
-    # A file that lost rows by a deletion vector is added again in place of itself, and not written.
-    files = [file for file in commit.added if file.changes_data and file.path not in commit.removed]
-    rows = [file.rows for file in files]
-    latency = latency_of(commit)
+def _shown(commit: PastCommit, limit_ms: int | None) -> ShownCommit:
     return ShownCommit(
         commit.version,
         commit.at_ms,
         commit.clock,
-        change_of(commit),
+        commit.change,
         commit.operation,
-        None if None in rows else sum(present(rows)),
-        sum(file.size for file in files),
-        latency,
-        None if latency is None or limit_ms is None else verdict_on(latency, limit_ms),
+        commit.rows,
+        commit.bytes,
+        commit.latency,
+        None if commit.latency is None or limit_ms is None else verdict_on(commit.latency, limit_ms),
         commit.writer,
     )
 
 
-def _writers(changing: Sequence[Commit]) -> tuple[WriterCount, ...]:
+def _writers(changing: Sequence[PastCommit]) -> tuple[WriterCount, ...]:
     counts = Counter(commit.writer for commit in reversed(changing))
     return tuple(WriterCount(writer, n) for writer, n in counts.items())
 

@@ -6,6 +6,7 @@ It returns 0 if all tables keep the limit, and 1 if one breaks it, is not known 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,13 +15,19 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, argument_type
 from tidemark.model.settings.lengths import duration_ms
+from tidemark.safe_text import inert
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.location import location, replace
 from tidemark.watch.commits import Unreadable
 from tidemark.watch.documents import as_json, as_page, as_text
+from tidemark.watch.kept import KeptHistories
 from tidemark.watch.reading import watched
 from tidemark.watch.rules import table_age
 from tidemark.watch.statistics import Asked
+
+
+NOT_KEPT = "none"
+"""The folder that stands for none."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +59,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of times that have none, such as Europe/Berlin (default: %(default)s)",
     )
     add_format(parser, ("table", "json"))
+    kept = "what was read of each table is kept here for the next run, or `none` (default: `watch` in the state folder)"
+    parser.add_argument("--kept", metavar="FOLDER", help=kept)
     page = "also write a page to this file"
     parser.add_argument("--html", metavar="FILE", type=argument_type(_new_file), help=page)
 
@@ -82,7 +91,11 @@ def command(options: argparse.Namespace) -> int:
     """Prints what the logs of the tables say."""
     now_ms = wall_clock_ms()
     since_ms = now_ms - options.over
-    histories = watched(options.places, Asked(tuple(options.column), options.timezone), since_ms)
+    kept = None if options.kept == NOT_KEPT else KeptHistories(Path(options.kept or options.home / "watch"))
+    histories = watched(options.places, Asked(tuple(options.column), options.timezone), since_ms, kept)
+    if kept is not None and kept.refused:
+        remedy = f"name another folder with --kept, or write --kept {NOT_KEPT}"
+        say(inert(f"tidemark watch: nothing was kept for the next run: {kept.refused}; {remedy}"), sys.stderr)
     found = [
         each
         if isinstance(each, Unreadable)
