@@ -546,6 +546,6 @@ def test_the_page_is_one_file_that_shows_names_as_text(lake: Path) -> None:
     page = (lake / "page.html").read_text()
     assert "&lt;b&gt;silver/orders" in page
     assert "<b>" not in page
-    assert page.count('<tr class="table">') == 2
+    assert page.count('<tr class="table is-') == 2
     assert "it is damaged (JSONDecodeError" in page
     assert "<script" not in page

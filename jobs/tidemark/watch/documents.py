@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from markupsafe import Markup
@@ -12,6 +14,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.query.text_table import as_document, format_table
 from tidemark.safe_text import one_line
+from tidemark.semantics.sla import Verdict
 from tidemark.watch.commits import Clock, Span, Unreadable, Writer
 from tidemark.watch.rules import TableAge
 
@@ -48,17 +51,46 @@ def as_page(found: Found, *, now_ms: int, limit_ms: int | None) -> str:
     # To import pages takes longer than to read a log.
     from tidemark.reports.pages.templates import POLICY, template
 
+    tables = [table for table in found if isinstance(table, TableAge)]
+    numbers = Counter(table.verdict for table in tables)
     return template("watch/page.html.j2").render(
         at_ms=now_ms,
         limit=None if limit_ms is None else for_people(limit_ms),
         columns=COLUMNS,
-        tables=[(table, cells(table)) for table in found if isinstance(table, TableAge)],
+        tables=[(table, cells(table)) for table in tables],
+        verdicts=[(verdict, numbers[verdict]) for verdict in WORST_FIRST if verdict in numbers],
+        orders=[*ORDERS],
+        positions=positions(tables),
         unreadable=[(_file(each), each) for each in _unreadable(found)],
         span=span_text,
         iso=iso,
         by=writer_text,
         policy=Markup(POLICY),
     )
+
+
+def positions(tables: Sequence[TableAge]) -> list[tuple[int, ...]]:
+    """Returns the position of each table in each of ORDERS."""
+    in_order = [sorted(tables, key=key) for key in ORDERS.values()]
+    by_order = [{id(table): n for n, table in enumerate(order)} for order in in_order]
+    return [tuple(numbers[id(table)] for numbers in by_order) for table in tables]
+
+
+def _oldest_first(age: Span | None) -> float:
+    """Returns the key of an *age*: one without an end is the first, and none the last."""
+    if age is None:
+        return inf
+    return -inf if age.high_ms is None else -age.high_ms
+
+
+WORST_FIRST = (Verdict.ERROR, Verdict.UNKNOWN, Verdict.AHEAD_OF_CLOCK, Verdict.NEVER_LOADED, Verdict.PASS)
+ORDERS: Mapping[str, Callable[[TableAge], float]] = {
+    "verdict": lambda table: WORST_FIRST.index(table.verdict) if table.verdict in WORST_FIRST else inf,
+    "age": lambda table: _oldest_first(table.age),
+    "last data commit": lambda table: inf if table.commit_age_ms is None else -table.commit_age_ms,
+    "peak age": lambda table: _oldest_first(table.peak),
+}
+"""Orders of the tables on a page, worst first, with their keys. Tables that are equal keep their order."""
 
 
 def cells(table: TableAge) -> tuple[str | int | None, ...]:
