@@ -33,6 +33,7 @@ COOKBOOK = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text(encodi
 QUESTIONS = {int(number): text for number, text in re.findall(r"## (\d+)\. .*?```sql\n(.*?)```", COOKBOOK, re.DOTALL)}
 FLIGHT = "UA753-2013-06-27-EWR"
 HOUR_MS = 3_600_000
+MARCH_1 = 1_772_323_200_000  # 2026-03-01 00:00 UTC
 WEATHER = ("temp_f", "wind_mph", "precip_in", "visibility_mi")
 
 
@@ -99,9 +100,9 @@ NO_ROWS = {2, 13}
 """The questions to which no row is the right answer."""
 
 
-def test_there_are_21_questions_and_each_has_its_test():
+def test_there_are_24_questions_and_each_has_its_test():
     tested = {int(name[5:7]) for name in globals() if re.match(r"test_\d\d_", name)}
-    assert set(QUESTIONS) == tested == set(range(1, 22))
+    assert set(QUESTIONS) == tested == set(range(1, 25))
 
 
 def test_01_every_record_of_the_feed_was_read_and_accounted_for(answers, expected):
@@ -287,6 +288,25 @@ def test_21_the_percentile_of_a_week_is_that_of_all_its_records(answers, expecte
     exec(text.replace(".tidemark/warehouse", str(flights_day[1].warehouse)), of_polars)
     assert of_polars["week"].collect().sort("operator").rows() == [
         (operator, records, pytest.approx(p99_ms)) for operator, records, p99_ms in of_sql
+    ]
+
+
+def test_22_watched_tables_were_older_than_an_hour_before_two_commits(answers):
+    assert answers(22) == [
+        ("/lake/orders", 3, MARCH_1 + 24 * HOUR_MS + 600_000, 46_200_000, "MERGE"),
+        ("/lake/orders", 2, MARCH_1 + 11 * HOUR_MS + 1_800_000, 5_460_000, "WRITE"),
+    ]
+
+
+def test_23_the_oldest_row_of_a_day_of_appends_is_that_of_its_latest_one(answers):
+    assert answers(23) == [("/lake/orders", MARCH_1, 2, 600_000, 1_200_000)]
+
+
+def test_24_writers_are_told_with_their_commits(answers):
+    assert answers(24) == [
+        ("/lake/days", "delta-rs:py-1.6.6", 1, None, 9_000, None, MARCH_1 + 9 * HOUR_MS),
+        ("/lake/orders", "load.orders", 1, 10, 2_000, 45_600_000, MARCH_1 + 24 * HOUR_MS + 600_000),
+        ("/lake/orders", "q", 2, 150, 15_000, 5_400_000, MARCH_1 + 11 * HOUR_MS + 1_800_000),
     ]
 
 

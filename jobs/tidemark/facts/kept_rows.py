@@ -37,6 +37,7 @@ from tidemark.model.tables.catalog import (
     OPERATOR_BATCHES,
     PARTITION_BATCHES,
     SLA_RESULTS,
+    TABLE_AGES,
     TABLES,
     Table,
 )
@@ -57,8 +58,11 @@ KEPT_FOR = timedelta(minutes=65)
 """Counters start with the last hour, and quantiles need the five minutes before it."""
 DROPPED_EVERY = timedelta(minutes=5)
 """Dropping rows copies the others, so older rows are dropped only when they span this much time."""
-NEWEST = {COMPLETENESS.name: ("operator", "interval_start")}
-"""Tables of which only the newest row for each value of these columns is needed."""
+NEWEST = {
+    COMPLETENESS.name: (("operator", "interval_start"), ("batch_id",)),
+    TABLE_AGES.name: (("table",), ("read_at", "version")),
+}
+"""Tables of which only the newest row for each value of some columns is needed, with the columns of their order."""
 COMING = frozenset({PARTITION_BATCHES.name})
 """Tables whose rows are also read from the journal.
 
@@ -211,8 +215,9 @@ def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.DataFrame
         newest_at = at.max()
         return rows if newest_at - at.min() <= KEPT_FOR + DROPPED_EVERY else rows.filter(at >= newest_at - KEPT_FOR)
     if table.name in NEWEST:
-        newest = rows.lazy().sort("batch_id", maintain_order=True)
-        return newest.unique(NEWEST[table.name], keep="last", maintain_order=True).collect()
+        columns, order = NEWEST[table.name]
+        newest = rows.lazy().sort(order, maintain_order=True)
+        return newest.unique(columns, keep="last", maintain_order=True).collect()
     if table.name in COMING:
         number, finished_at = batches()["batch_id"], batches()["finished_at"]
         newest_at = finished_at.max()

@@ -32,6 +32,18 @@ class MetricType(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProposedName:
+    """The name that a proposal to OpenTelemetry's conventions has for a metric; it is pushed under both.
+
+    `attributes` are by label, and `same` are equal for all series.
+    """
+
+    name: str
+    attributes: Mapping[str, str]
+    same: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metric:
     """A metric.
 
@@ -42,6 +54,7 @@ class Metric:
         source: the tables that it comes from, for docs/metrics.md.
         meaning: what it says.
         rank: its position. If a topology has too many series, those of the last metrics are left out.
+        proposed: its other name in OpenTelemetry, or None.
     """
 
     name: str
@@ -50,6 +63,7 @@ class Metric:
     source: str
     meaning: str
     rank: int
+    proposed: ProposedName | None = None
 
     @property
     def unit(self) -> str:
@@ -111,6 +125,7 @@ class MetricGroup:
         needs: the tables. The samples are kept until one of them changes.
         samples: yields the values for a topology.
         every_scrape: True if the values also follow from what is in no table, such as a silence.
+        topology: the only topology that has them, or None if all have them.
     """
 
     name: str
@@ -118,6 +133,7 @@ class MetricGroup:
     needs: tuple[Table, ...]
     samples: Callable[[Scene, Rows], Iterator[Sample]]
     every_scrape: bool = False
+    topology: str | None = None
 
 
 GROUPS: OpenList[MetricGroup] = OpenList(

@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from tidemark.metrics.catalog import MetricType, Sample, metrics
+from tidemark.metrics.catalog import MetricType, ProposedName, Sample, metrics
 from tidemark.metrics.exporter import Exporter
 
 NS = 1_000_000_000
@@ -66,6 +66,9 @@ def otlp_metrics(samples: Iterable[Sample], now_ns: int) -> Iterator[Metric]:
                 data = Gauge([point for sample in of_metric for point in _points(sample, now_ns)])
         unit = {"seconds": "s", "ratio": "1"}.get(metric.unit, "")
         yield Metric(name=name, description=metric.meaning, unit=unit, data=data)
+        if metric.proposed is not None:
+            proposed = Gauge([_proposed_point(sample, metric.proposed, now_ns) for sample in of_metric])
+            yield Metric(name=metric.proposed.name, description=metric.meaning, unit=unit, data=proposed)
 
 
 def _points(sample: Sample, now_ns: int) -> Iterator[NumberDataPoint]:
@@ -74,6 +77,12 @@ def _points(sample: Sample, now_ns: int) -> Iterator[NumberDataPoint]:
     for state, value in states.items():
         attributes = _attributes(sample) | ({} if state is None else {sample.metric: state})
         yield NumberDataPoint(attributes, since_ns, now_ns, float(value))  # type: ignore[arg-type]  # a gauge has no beginning
+
+
+def _proposed_point(sample: Sample, proposed: ProposedName, now_ns: int) -> NumberDataPoint:
+    own = _attributes(sample)
+    attributes = {**proposed.same, **{name: own[label] for label, name in proposed.attributes.items()}}
+    return NumberDataPoint(attributes, None, now_ns, float(sample.value))  # type: ignore[arg-type]  # a gauge has no beginning
 
 
 def _histogram_point(sample: Sample, now_ns: int) -> HistogramDataPoint:

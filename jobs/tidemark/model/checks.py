@@ -41,6 +41,7 @@ from tidemark.model.tables.catalog import (
     SLA_RESULTS,
     STATE_CHANGES,
     SUPPRESSED,
+    TABLE_AGES,
     WINDOW_PARTS,
     Table,
 )
@@ -51,6 +52,7 @@ from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.semantics.schema_watch import FieldChange
 from tidemark.semantics.sla import Severity, Verdict
+from tidemark.semantics.table_commits import CommitClock, DataChange
 
 
 class ConditionKind(StrEnum):
@@ -159,6 +161,14 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     ),
     EXPECTATION_RESULTS.name: _all(
         _not_negative("unexpected_count", "rows", "checks"), _up_to("first_checked_at", "last_checked_at")
+    ),
+    TABLE_AGES.name: _all(
+        is_one_of("clock", CommitClock),
+        is_one_of("change", (DataChange.APPENDED, DataChange.REPLACED)),
+        _not_negative("version", "rows", "bytes"),
+        _up_to("newest_low_at", "newest_high_at"),
+        _up_to("latency_low_ms", "latency_high_ms"),
+        _up_to("peak_low_ms", "peak_high_ms"),
     ),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {

@@ -7,30 +7,27 @@ the clock that `Clock` names. Nothing is corrected or clamped.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemark.semantics.table_commits import CommitClock as Clock
+from tidemark.semantics.table_commits import DataChange as Change
 
-class Clock(StrEnum):
-    """Whose clock stamped a commit."""
-
-    IN_COMMIT = "in_commit"
-    """The writer's; the table makes sure that it never goes back (in-commit timestamps)."""
-    WRITER = "writer"
-    """The writer's, as it reports it in `commitInfo`."""
-    FILE = "file"
-    """That of the file system or object store: the commit has no time, and its file was written then."""
-
-
-class Change(StrEnum):
-    """What a commit did to the data of its table."""
-
-    APPENDED = "appended"
-    REPLACED = "replaced"
-    """It removed rows, and may have added others: MERGE, UPDATE, DELETE, an overwrite."""
-    NONE = "none"
-    """OPTIMIZE, VACUUM, RESTORE, other properties or columns, or a commit without rows."""
+__all__ = [
+    "UNBOUNDED",
+    "AddedFile",
+    "Change",
+    "ChosenColumn",
+    "Clock",
+    "Commit",
+    "FileTimes",
+    "History",
+    "PastCommit",
+    "Span",
+    "TimeColumn",
+    "Unreadable",
+    "Writer",
+]
 
 
 class Span(NamedTuple):

@@ -14,17 +14,17 @@ from tidemark.cli.shared.options import add_format
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, argument_type
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import duration_ms
 from tidemark.safe_text import inert
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.location import location, replace
-from tidemark.watch.commits import Unreadable
+from tidemark.watch.commits import History, Unreadable
 from tidemark.watch.documents import as_json, as_page, as_text
 from tidemark.watch.kept import KeptHistories
 from tidemark.watch.reading import watched
 from tidemark.watch.rules import table_age
 from tidemark.watch.statistics import Asked
-
 
 NOT_KEPT = "none"
 """The folder that stands for none."""
@@ -96,6 +96,12 @@ def command(options: argparse.Namespace) -> int:
     if kept is not None and kept.refused:
         remedy = f"name another folder with --kept, or write --kept {NOT_KEPT}"
         say(inert(f"tidemark watch: nothing was kept for the next run: {kept.refused}; {remedy}"), sys.stderr)
+    if options.warehouse is not None:
+        # To import what writes tables takes longer than to read a log.
+        from tidemark.watch.ages import record_ages
+
+        read = [each for each in histories if isinstance(each, History)]
+        record_ages(Layout(options.warehouse), read, now_ms)
     found = [
         each
         if isinstance(each, Unreadable)

@@ -9,10 +9,13 @@ from tidemark.cli.shared.options import existing_warehouse, place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.errors import InvalidArgument
-from tidemark.model.project.layout import Layout
+from tidemark.model.kinds.operator import Level
+from tidemark.model.project.layout import WATCH, Layout
 from tidemark.model.slas.sla_spec import known_slas
+from tidemark.model.tables.catalog import TABLE_AGES
 from tidemark.model.topology import Topology
 from tidemark.selection import names_in
+from tidemark.storage.warehouse import is_table
 
 METRICS, RULES = "text", "rules"
 
@@ -70,8 +73,15 @@ def chosen_topologies(names: Collection[str], layout: Layout) -> list[Topology]:
 def watched_topologies(names: Collection[str], layout: Layout) -> Callable[[], list[Topology]]:
     """Returns a function that returns the topologies of *names* valid now.
 
-    Without names it returns all. A file that becomes invalid later hides no other topology. Raises InvalidArgument for
-    a name that is not valid at the start.
+    Without names it returns all, and one for watched tables if `tidemark watch` has recorded some. A file that becomes
+    invalid later hides no other topology. Raises InvalidArgument for a name that is not valid at the start.
     """
-    chosen_topologies(names, layout)
-    return lambda: [each for each in valid_topologies(layout) if not names or each.name in names]
+    chosen_topologies([name for name in names if name != WATCH], layout)
+
+    def now() -> list[Topology]:
+        valid = valid_topologies(layout)
+        if WATCH not in names_in(valid) and is_table(layout.report_table(WATCH, TABLE_AGES.name)):
+            valid = [*valid, Topology(WATCH, Level.INFO, window_ms=1, trigger_ms=1, sub_topologies=())]
+        return [each for each in valid if not names or each.name in names]
+
+    return now

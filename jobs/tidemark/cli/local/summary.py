@@ -25,6 +25,7 @@ MAY_BE_EMPTY = frozenset(
         "maintenance",
         "published_intervals",
         "requeued",
+        "table_ages",
         "topology_changes",
     }
 )

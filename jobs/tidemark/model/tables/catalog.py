@@ -1289,6 +1289,44 @@ MAINTENANCE = Table(
     key=("sub_topology", "table", "started_at"),
 )
 
+TABLE_AGES = Table(
+    "table_ages",
+    "watched Delta table and commit that changed its data",
+    _columns(
+        ("topology", "string", "watch"),
+        ("table", "string", "path of the watched table"),
+        ("table_id", "string", "its id in its log; a table that was made anew has another"),
+        ("version", "bigint", "version that the commit made"),
+        ("committed_at", "timestamp", "instant of the commit, by the clock that `clock` names"),
+        ("clock", "string", "in_commit | writer | file"),
+        ("change", "string", "appended | replaced: rows were removed"),
+        ("operation", "string", "as the writer calls it"),
+        ("rows", "bigint", "rows of the files that it wrote; null: not known"),
+        ("bytes", "bigint", "size of these files"),
+        ("gap_ms", "bigint", "since the commit before that changed data; null: not known"),
+        ("event_column", "string", "column of event times; null: none"),
+        (
+            "newest_low_at",
+            "timestamp",
+            "newest event time that readers see after it, at least; null: not known, or none",
+        ),
+        ("newest_high_at", "timestamp", "the same, at most"),
+        ("latency_low_ms", "bigint", "commit - newest event time that it appended, at least; null: not known, or none"),
+        ("latency_high_ms", "bigint", "commit - oldest one, at most"),
+        ("peak_low_ms", "bigint", "age just before the commit, at least; null: not known, or no event time"),
+        ("peak_high_ms", "bigint", "the same, at most"),
+        ("engine", "string", "program that wrote it; null: not known"),
+        ("job", "string", "its job; null: not known"),
+        ("query", "string", "streaming query; null: none"),
+        ("airflow", "string", "DAG.TASK; null: not known"),
+        ("run", "string", "run of that DAG or job; null: not known"),
+        ("batch", "bigint", "batch of that query; null: none"),
+        ("read_at", "timestamp", "clock of the run that recorded it"),
+    ),
+    "report",
+    key=("table", "table_id", "version"),
+)
+
 TABLES = MappingProxyType(
     index_by_name(
         (
@@ -1318,6 +1356,7 @@ TABLES = MappingProxyType(
             EXPECTATION_RESULTS,
             REQUEUED,
             MAINTENANCE,
+            TABLE_AGES,
         )
     )
 )

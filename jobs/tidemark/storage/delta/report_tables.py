@@ -56,7 +56,7 @@ def replace_in(
     rows: pl.DataFrame | list[dict[str, Any]],
     table: Table,
     *,
-    where: str,
+    where: str | None,
     marks: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Replaces rows of the open table *stored* in one commit.
@@ -65,7 +65,7 @@ def replace_in(
         stored: the table, as it was when it was opened.
         rows: the new rows.
         table: the declaration of the table.
-        where: SQL predicate that is true for all replaced and all new rows, and for no others.
+        where: SQL predicate that is true for all replaced and all new rows, and for no others; None: all are new.
         marks: transactions of Delta, version by application, that the commit leaves in the log.
 
     Raises:
@@ -76,12 +76,16 @@ def replace_in(
     properties = CommitProperties(app_transactions=transactions, custom_metadata=WRITER)
     folder, since = local_folder(stored), stored.version()
     try:
-        write_deltalake(stored, rows_of(table, rows), mode="overwrite", predicate=where, commit_properties=properties)
+        if where is None:
+            write_deltalake(stored, rows_of(table, rows), mode="append", commit_properties=properties)
+        else:
+            new = rows_of(table, rows)
+            write_deltalake(stored, new, mode="overwrite", predicate=where, commit_properties=properties)
     except DeltaError as error:
         if BROKEN not in str(error):
             raise
         listed_checks = "\n".join(f"  {name}: {check}" for name, check in CHECKS.get(table.name, {}).items())
-        law = f"rows must be in ({where}) and satisfy these checks"
+        law = f"rows must be in ({where or 'true'}) and satisfy these checks"
         msg = f"{table.name}: {law}; nothing was written.\n{listed_checks}\n{error}"
         raise InvalidRow(msg) from error
     if folder is not None:
