@@ -32,6 +32,7 @@ PARTS = (
     "checks",
     "breaches",
     "trace",
+    "watch",
     "metrics",
     "status",
     "outside",
