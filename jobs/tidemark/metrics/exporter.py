@@ -119,6 +119,8 @@ class Exporter(Collector):
             return pl.concat(snapshot.rows(table, path) for path in paths(table))
 
         for name, group in GROUPS.items():
+            if not homes and any(table.written_by == "stream" for table in group.needs):
+                continue  # watched tables have no streams
             versions = [snapshot.version(path) for table in group.needs for path in paths(table)]
             kept = self._kept.get((topology.name, name))
             if kept is None or kept[0] != versions or group.every_scrape:

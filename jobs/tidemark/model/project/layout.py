@@ -3,7 +3,7 @@
 | path in the warehouse | content |
 |---|---|
 | `streams/<topology>/<sub_topology>/<table>` | a table of the one driver that writes it |
-| `reports/<topology>/<table>` | a table of the topology's batch jobs |
+| `reports/<topology>/<table>` | a table of the topology's batch jobs; of watched tables the topology is `watch` |
 | `reports/<topology>/html/` | pages about intervals |
 | `control/<topology>/<sub_topology>/` | checkpoint, journal, lease, heartbeat, drain request |
 | `control/<topology>/.driver/<host>/` | the process that runs the topology's streams, and its log |
@@ -29,6 +29,8 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _LONGEST = 100
 """So many letters of a name fit into the name of a folder beside a digest."""
 _WITH_DIGEST = re.compile(r".*-[0-9a-f]{16}")
+WATCH = "watch"
+"""Stands for a topology where tables are about watched Delta tables."""
 CHANGES_OF = "changes_of_"
 """Prefix of the name of a table with rows to be merged.
 
