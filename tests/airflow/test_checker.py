@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from support.report_warehouse import TestWarehouse
 from tidemark.clock import wall_clock_ms
@@ -98,6 +100,23 @@ def test_the_checker_asks_again_after_it_was_killed_and_says_that_it_lives(
     assert (first.topology, set(first.why)) == ("t", {"a verdict changed", "a channel has something to deliver"})
     assert (first.run_id, again.why) == (f"check__{first.at_ms}", ("a channel has something to deliver",))
     assert not Path(f"/proc/{last}").exists()
+
+
+def test_the_same_checker_asks_about_a_watched_table_that_stands_still(project: Path) -> None:
+    write_deltalake(str(project / "lake" / "orders"), pa.table({"id": [1]}))
+    sets = f'[watch.silver]\ntables = ["{project / "lake"}"]\nowner = "o"\n'
+    sla = '[watch.fresh]\nsubject = "silver.orders"\nmeasure = "commit_age"\nerror_after = "10 ms"\n'
+    (project / "expectations" / "slas.toml").write_text(sets + sla)
+
+    async def watched() -> Asked:
+        host = CheckerHost(Settings(warehouse=str(project / "warehouse"), every_s=0.5, alive_url=""))
+        asked = await host.watch("watch").get()
+        host.leave("watch")
+        await host.ended()
+        return asked
+
+    asked = asyncio.run(asyncio.wait_for(watched(), 120))
+    assert (asked.topology, set(asked.why)) == ("watch", {"a verdict changed", "a channel has something to deliver"})
 
 
 def test_the_checker_says_nothing_outside_while_slas_cannot_be_judged(

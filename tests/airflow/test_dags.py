@@ -319,6 +319,34 @@ def test_the_slas_of_jobs_get_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert check.application_args[2:4] == ["--topology", "shop"]
 
 
+def test_all_watched_tables_have_one_dag_of_alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = "".join(f'[watch.{name}]\ntables = ["/data/{name}"]\nowner = "{name} team"\n' for name in ("silver", "gold"))
+    slas = "".join(
+        f'[watch.{name}_is_fresh]\nsubject = "{name}.orders"\nerror_after = "1 h"\n' for name in ("silver", "gold")
+    )
+    (tmp_path / "slas.toml").write_text(sets + slas)
+    monkeypatch.setattr(dag_settings, "SLAS", tmp_path / "slas.toml")
+    found = DagBag(dag_folder=str(DAGS))
+    assert not found.import_errors
+    assert {*found.dags} == EXPECTED | {f"tidemark_watch_{part}" for part in ("sla_check", "reports", "daily")}
+    check = found.dags["tidemark_watch_sla_check"]
+    assert {"check_sla", "tell_log", "judge_suites", "publish_changes", "done"} == {*check.task_ids}
+    assert check.get_task("check_sla").application_args[2:4] == ["--topology", "watch"]
+    (asset,) = check.timetable.asset_condition.objects
+    ((_, keys),) = [watcher.trigger.serialize() for watcher in asset.watchers]
+    assert keys == {"topology": "watch"}
+    # There are no streams to report on.
+    assert found.dags["tidemark_watch_reports"].task_ids == ["judge_suites"]
+    assert found.dags["tidemark_watch_daily"].task_ids == ["maintain"]
+
+
+def test_a_set_without_slas_has_no_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slas.toml").write_text('[watch.silver]\ntables = ["/data/silver"]\n')
+    monkeypatch.setattr(dag_settings, "SLAS", tmp_path / "slas.toml")
+    found = DagBag(dag_folder=str(DAGS))
+    assert (found.import_errors, {*found.dags}) == ({}, EXPECTED)
+
+
 def test_parsing_the_dags_imports_few_modules_and_no_slow_one() -> None:
     # "More" is beside what the DAG processor has imported before it forks a process to parse a file.
     code = """
@@ -343,7 +371,7 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     assert heavy == "[]"
     # Each of these is small: an operator kind, a measure, a set of keys and a rule is a file. Joined into fewer files,
     # they took no less CPU time. A module that is slow is named above.
-    assert int(more) <= 156
+    assert int(more) <= 161
 
 
 def test_a_batch_job_refuses_an_unknown_connection() -> None:

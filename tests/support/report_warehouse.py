@@ -45,9 +45,9 @@ class TestWarehouse:
         create(path, arrow_schema(table))
         write_deltalake(path, rows_of(table, [dict(row) for row in rows]), mode="append")
 
-    def report(self, table: Table) -> list[dict[str, Any]]:
+    def report(self, table: Table, topology: str = "t") -> list[dict[str, Any]]:
         """All rows of a report, sorted by their text."""
-        path = self.layout.report_table("t", table.name)
+        path = self.layout.report_table(topology, table.name)
         return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=str)
 
 

@@ -30,7 +30,7 @@ ORDER = """
     stream.write stream.startup stream.shards query sample maintenance local demo tidemark_airflow dags allocator
     arrow testing account.owners model.measures model.slas stream facts facts.measures account reports sla.contracts
     api cli.shared cli why.evidence why.causes why trace sla.measures sla.incidents metrics cli.export cli.audit
-    cli.project cli.repair reports.paths reports.pages sla reports.what_if jobs reports.documents watch cli.explain
+    reports.paths reports.pages watch sla cli.project cli.repair reports.what_if jobs reports.documents cli.explain
     cli.local metrics.groups tidemark_airflow.notifiers tidemark_airflow.operators tidemark_airflow.dags
     tidemark_airflow.pages
 """
@@ -42,7 +42,7 @@ the folders `jobs` and `dags` at the edge.
 ROOMS = ORDER.split()
 
 EDGES = ("cli", "jobs", "dags", "tidemark_airflow")
-OPTIONAL = frozenset({"trace", "metrics", "metrics.groups", "watch", "testing", "demo", "sample"})
+OPTIONAL = frozenset({"trace", "metrics", "metrics.groups", "testing", "demo", "sample"})
 """Rooms that only people who use them need."""
 
 ASK_FOR_FACTS = frozenset({"account", "why", "sla", "reports", "metrics", "trace", "cli", "tidemark_airflow", "jobs"})

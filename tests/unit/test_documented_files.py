@@ -17,6 +17,7 @@ import pytest
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology_tests
 from tidemark.model.project.connections import read_clusters
+from tidemark.model.project.layout import WATCH
 from tidemark.model.project.registries import read_registries
 from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.slas.sla_keys import MAINTENANCE, RECORDED
@@ -58,6 +59,7 @@ def as_slas(content: dict[str, Any], folder: Path) -> None:
     tables = {name: table for name, table in content.items() if isinstance(table, dict)}
     refuse(name for name, table in content.items() if name not in tables and name != MAINTENANCE.name)
     tables.pop(CALENDARS, None)
+    tables.pop(WATCH, None)  # the sets of its tables are in the file
     for dates in sla_spec.files_of_dates(file):
         dates.write_text("2026-12-24\n")
     names = {name for name, table in tables.items() if table.get(RECORDED.name) is not True}

@@ -15,6 +15,7 @@ from tidemark.model.measures.burn_rate import BURN_RATE
 from tidemark.model.measures.completeness import COMPLETENESS
 from tidemark.model.measures.latency import LATENCY_P99
 from tidemark.model.measures.operator_latency import OPERATOR_LATENCY_P50
+from tidemark.model.measures.registry import no_subject
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.retention import Retention
@@ -32,6 +33,7 @@ from tidemark.model.slas.sla_spec import (
     usable_slas,
 )
 from tidemark.model.tables.catalog import INCIDENTS
+from tidemark.model.watched import WatchedSet
 from tidemark.selection import names_in
 from tidemark.semantics.incidents import Change, Damping
 from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Severity, ShareMaximums, Sla, Unit
@@ -239,7 +241,7 @@ def test_one_limit_is_enough():
         ({"subject": "weather", "by": ""}, r"board\.by: is ''; write by = \[\"carrier\"\]$"),
         ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a valid key here; did you mean warn_after"),
         ({"warn_afer": "1 s", "owner": None, "subject": None}, r"board\.warn_afer: is not .* you mean warn_after"),
-        ({"warn_below": 1}, r"board\.warn_below: is set, but measure is 'staleness'; .*, or choose measure records$"),
+        ({"warn_below": 1}, r"board\.warn_below: is set, but measure is 'staleness'.* measure records, volume$"),
         ({"error_after": "-2 min"}, r"board\.error_after: is '-2 min'; write a length above 0, such as"),
         ({"open_after": "-1 min"}, r"board\.open_after: is '-1 min'; write a length of 0 or more, such as"),
     ],
@@ -449,13 +451,18 @@ SUBJECTS = {
 def test_the_examples_of_the_keys_of_a_measure_are_accepted(kind: MeasureKind) -> None:
     if kind.name == "late_share":  # no operator of flights finds records late
         return
-    of_some = {"subject", "measure", "while_catching_up", "by", "place"}
+    is_of_watched = kind.measure.subjects is no_subject
+    of_some = {"subject", "measure", "while_catching_up", "by", "place", "ignore_when_idle" if is_of_watched else ""}
     keys = [key for key in form().keys_of(kind) if key.name not in of_some]
     table = tomllib.loads("".join(f"{key.name} = {key.example}\n" for key in keys))
     measure = {} if kind.word is None else {"measure": kind.name}
     table |= {"subject": SUBJECTS.get(kind.name, "carrier_state"), **measure}
+    promising = FLIGHTS
+    if is_of_watched:
+        promising = topology.of_watched([WatchedSet(name="silver", places=("/lake",))])
+        table["subject"] = "silver.orders"
     calendars = {"days_off": {"zone": "Europe/Berlin", "weekdays": ["Sat", "Sun"]}}
-    found = parse({"calendars": calendars, "flights": {"board": table}}, FLIGHTS, file="slas.toml")
+    found = parse({"calendars": calendars, promising.name: {"board": table}}, promising, file="slas.toml")
     assert {(spec.measure, spec.owner) for spec in found} == {(kind.measure, "orders team")}
 
 

@@ -91,6 +91,9 @@ def cause_in(known: Known, spec: SlaSpec) -> Explanation:
             return shares_of_records(tables, spec, at_ms=at_ms)
         case ExplainedBy.CULPRIT:
             return owner_of_contract(tables, spec, at_ms=at_ms)
+        case ExplainedBy.COMMITS:
+            # Streams have no time in tables that others write.
+            return Explanation(answer=Answer.NOT_KNOWN)
 
 
 @dataclass(frozen=True)

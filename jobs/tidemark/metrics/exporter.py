@@ -30,7 +30,6 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.facts.fact_tables import FactTables
 from tidemark.facts.kept_rows import TableRows, Version
 from tidemark.facts.stream_facts import StreamFacts
-from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.metrics.catalog import DROPPED, GROUPS, READABLE, Metric, MetricGroup, MetricType, Rows, Sample, metrics
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
@@ -117,12 +116,13 @@ class Exporter(Collector):
             return [home / table.name for home in homes]
 
         def rows(table: Table) -> pl.DataFrame:
-            # A topology of watched tables has no streams.
-            of_streams = [snapshot.rows(table, path) for path in paths(table)]
-            return pl.concat(of_streams) if of_streams else pl.DataFrame(schema=pl.Schema(arrow_schema(table)))
+            return pl.concat(snapshot.rows(table, path) for path in paths(table))
 
         for name, group in GROUPS.items():
             if group.topology not in {None, topology.name}:
+                continue
+            # Watched tables have no streams.
+            if not homes and any(table.written_by == "stream" for table in group.needs):
                 continue
             versions = [snapshot.version(path) for table in group.needs for path in paths(table)]
             kept = self._kept.get((topology.name, name))

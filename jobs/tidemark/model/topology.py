@@ -41,6 +41,7 @@ from tidemark.model.project.connections import (
     read_clusters,
     shared_clusters,
 )
+from tidemark.model.project.layout import WATCH
 from tidemark.model.project.registries import Registries, read_registries, shared_registries
 from tidemark.model.project.spark_settings import DeployMode, SparkSettings, spark_of
 from tidemark.model.settings.retention import Retention
@@ -48,6 +49,7 @@ from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
 from tidemark.model.topology_keys import MAX_HELD, OPERATORS, SPARK
+from tidemark.model.watched import WatchedSet
 from tidemark.selection import index_by_name, names_in, outside
 from tidemark.semantics.strategy import Strategy
 
@@ -178,6 +180,7 @@ class Topology:
         clusters: by name, those of its file and of its project.
         registries: by name, those of its file and of its project.
         jobs: by sub-topology, the last launch of the job that runs it. Without jobs it has streams.
+        watched: the sets of tables that other programs write; only the topology WATCH, which has no streams, has them.
         file: name of its file, for errors.
     """
 
@@ -203,7 +206,13 @@ class Topology:
     clusters: Clusters = field(default_factory=dict)
     registries: Registries = field(default_factory=dict)
     jobs: Mapping[str, JobLaunch] = field(default_factory=dict)
+    watched: tuple[WatchedSet, ...] = ()
     file: str = field(default="", compare=False)
+
+    @property
+    def is_watch(self) -> bool:
+        """True if it stands for tables that other programs write: only an SLA's facts differ then."""
+        return self.name == WATCH
 
     @property
     def operators(self) -> Mapping[str, Operator]:
@@ -383,6 +392,11 @@ def of_jobs(
     """
     trigger_ms = trigger_ms or TRIGGER_OF_JOBS_MS
     return Topology(name, Level.INFO, WINDOW_OF_JOBS_MS, trigger_ms, tuple(subs), jobs=jobs)
+
+
+def of_watched(sets: Iterable[WatchedSet]) -> Topology:
+    """Returns the topology WATCH, which has SLAs and no streams: other programs write the tables of its *sets*."""
+    return replace(of_jobs(WATCH), watched=tuple(sets))
 
 
 def load(path: Path) -> Topology:

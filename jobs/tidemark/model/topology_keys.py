@@ -11,6 +11,7 @@ from typing import TypedDict
 from tidemark.model.kinds.operator import Level
 from tidemark.model.project import spark_settings
 from tidemark.model.project.connections import KAFKA, REGISTRY
+from tidemark.model.project.layout import WATCH
 from tidemark.model.settings import retention, value_types
 from tidemark.model.settings.conditions import given, needs
 from tidemark.model.settings.declared_tables import TableForm, Values, defaulted, inner_table, optional, required
@@ -46,18 +47,19 @@ OF_GROUPS: ValueType[str | None] = ValueType(
 """The type of `consumer_groups`."""
 CALENDARS = "calendars"
 """The table of all calendars in the file of SLAs, in which each other table has the name of a topology."""
+RESERVED = {CALENDARS: "is reserved for the calendars of SLAs", WATCH: "stands for watched tables"}
 
 
 def _free_name(name: str, *_: str) -> str:
-    if name == CALENDARS:
-        refuse(f"is {name!r}, which is reserved for the calendars of SLAs", "use another name")
+    if why := RESERVED.get(name):
+        refuse(f"is {name!r}, which {why}", "use another name")
     return name
 
 
 OF_NAME = value_types.name()
 NAME = required(
     "name",
-    OF_NAME.then(_free_name, {**OF_NAME.form, "not": {"const": CALENDARS}}),
+    OF_NAME.then(_free_name, {**OF_NAME.form, "not": {"enum": [*RESERVED]}}),
     example='"clicks"',
     meaning="names its folder of tables, its checkpoint and its DAGs",
 )

@@ -25,7 +25,7 @@ from tidemark.graph import cycle_in, in_order
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.source_place import DELTA, FILES, Elsewhere
-from tidemark.model.project.layout import NAME, Layout
+from tidemark.model.project.layout import NAME, WATCH, Layout
 from tidemark.model.topology import JobLaunch, SubTopology, Topology, of_jobs
 from tidemark.safe_text import one_line
 from tidemark.selection import index_by_name, present
@@ -139,9 +139,10 @@ def _problem(content: Any, name: str) -> str:
 def recorded_topology(layout: Layout, name: str) -> Topology | None:
     """Returns the topology of the queries and jobs recorded under *name*.
 
-    None: none is recorded. Raises InvalidSpec if a query has a broken description, or if a file cannot be read.
+    None: none is recorded; WATCH stands for watched tables. Raises InvalidSpec if a query has a broken description, or
+    if a file cannot be read.
     """
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name == WATCH:
         return None
     try:
         return _recorded(layout, name)

@@ -12,7 +12,7 @@ from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.connections import named_address
 from tidemark.model.project.files import Project
-from tidemark.model.project.layout import Layout
+from tidemark.model.project.layout import WATCH, Layout
 from tidemark.model.project.secrets import read_given
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.slas import sla_spec
@@ -155,11 +155,14 @@ def topology(name: str, layout: Layout | None = None) -> Topology:
     """Loads a topology by its *name*, or from the TOML file *name*.
 
     Without a file, the topology consists of the queries that were recorded under *name* in the warehouse of *layout*.
+    WATCH is that of watched tables.
 
     Raises:
         InvalidArgument: there is no such topology; the message lists the known ones.
         InvalidSpec: the file, or the description of a recorded query, is invalid.
     """
+    if name == WATCH:
+        return _watched_topology()
     try:
         files = _files(name)
     except InvalidArgument:  # recorded queries need no project
@@ -167,6 +170,14 @@ def topology(name: str, layout: Layout | None = None) -> Topology:
     if name not in files and layout is not None and (recorded := recorded_topology(layout, name)) is not None:
         return recorded
     return load(topology_file(name, layout))
+
+
+def _watched_topology() -> Topology:
+    file = Project.here().slas
+    if (watch := sla_spec.known_watch(file)) is not None:
+        return watch
+    msg = f"{file} has no SLA of a watched table; write one into [{WATCH}.NAME], as docs/watch.md shows"
+    raise InvalidArgument(msg)
 
 
 def topology_file(name: str, layout: Layout | None = None) -> Path:

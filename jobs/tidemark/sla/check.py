@@ -80,7 +80,7 @@ def run(
     record(measured, results)
     if not time.is_past:
         rows = found_rows(measured, found, results)
-        _write_expectations(layout, topology, [*_suites(quality, rows), *tables.contracts], time)
+        _write_expectations(layout, topology, [*_suites(quality, topology, rows), *tables.contracts], time)
     notify(measured, made_ms=made_ms, unusable=unusable, project=project)
 
 
@@ -93,7 +93,7 @@ def judge_stored(layout: Layout, topology: Topology, *, at_ms: int, run_id: str)
     quality, checks = Quality(), 0
     for path, rows in unjudged(layout, topology.name):
         check = CheckTime(at_ms=rows.at_ms, run_id=rows.run_id, is_past=False, before_ms=None)
-        _write_expectations(layout, topology, _suites(quality, rows), check)
+        _write_expectations(layout, topology, _suites(quality, topology, rows), check)
         judged(path)
         checks += 1
     time = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
@@ -101,13 +101,14 @@ def judge_stored(layout: Layout, topology: Topology, *, at_ms: int, run_id: str)
     return checks
 
 
-def _suites(quality: Quality, rows: FoundRows) -> list[dict[str, Any]]:
+def _suites(quality: Quality, topology: Topology, rows: FoundRows) -> list[dict[str, Any]]:
     """Returns rows of expectation_results about what a check has found."""
-    return [
-        # The suite fails if an SLA has no row: nothing to judge is not a success.
-        *quality.check("sla_status", pd.DataFrame(rows.slas), slas=rows.promised),
-        *quality.check("outcomes", pd.DataFrame(rows.accounts, columns=list(sla_facts.ACCOUNT)), kinds=[*KINDS]),
-    ]
+    # The suite fails if an SLA has no row: nothing to judge is not a success.
+    of_slas = quality.check("sla_status", pd.DataFrame(rows.slas), slas=rows.promised)
+    if topology.is_watch:  # without streams there are no outcomes
+        return [*of_slas]
+    accounts = pd.DataFrame(rows.accounts, columns=list(sla_facts.ACCOUNT))
+    return [*of_slas, *quality.check("outcomes", accounts, kinds=[*KINDS])]
 
 
 def _judged_tables(layout: Layout, topology: Topology, quality: Quality, time: CheckTime) -> JudgedTables:

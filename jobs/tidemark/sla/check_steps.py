@@ -6,7 +6,7 @@ A process that imports this module starts in a second, and may make checks as lo
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -53,6 +53,7 @@ from tidemark.sla.measures.progress import unknown_if_behind
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import result_of
+from tidemark.sla.watched import ReadTable, read_watched, watched_statuses
 from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.location import is_missing
 from tidemark.storage.warehouse import stream_tables
@@ -112,6 +113,7 @@ class Measured:
         facts: the measurements that the SLAs need.
         accounts: rows of `sla_facts.accounts`, by which completeness is judged.
         groups: by name of an SLA with `by`, the groups of rows for which it is judged separately.
+        watched: what was read of watched tables, by the subjects of the SLAs; only they are judged by it.
     """
 
     layout: Layout
@@ -123,9 +125,13 @@ class Measured:
     facts: Sequence[Fact]
     accounts: Sequence[Row]
     groups: Mapping[str, GroupsSeen]
+    watched: Mapping[str, ReadTable] = field(default_factory=dict)
 
     def status_at(self, at_ms: int) -> list[Status]:
         """Returns the status of each SLA at *at_ms* by these facts, without the instants of crossings."""
+        if self.topology.is_watch:
+            until_ms = at_ms if self.time.is_past else None
+            return watched_statuses(self.specs, self.watched, at_ms=at_ms, until_ms=until_ms)
         return statuses(
             self.specs,
             self.topology,
@@ -162,6 +168,19 @@ def measure(
     at_ms = time.at_ms
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = answers_over(layout.warehouse, topology.name, only=judged.readable, given=paths)
+    if topology.is_watch:
+        return Measured(
+            layout=layout,
+            topology=topology,
+            specs=specs,
+            time=time,
+            tables=tables,
+            judged=judged,
+            facts=[],
+            accounts=[],
+            groups={},
+            watched=read_watched(topology, specs, at_ms=at_ms),
+        )
     return Measured(
         layout=layout,
         topology=topology,
@@ -195,6 +214,8 @@ def judge(measured: Measured, behind: Collection[str]) -> list[Status]:
     found = measured.status_at(at_ms)
 
     def judged_at(some: Sequence[SlaSpec], instant_ms: int) -> list[Status]:
+        if topology.is_watch:
+            return watched_statuses(some, measured.watched, at_ms=instant_ms, until_ms=instant_ms)
         then = _facts(measured.layout, topology, some, measured.tables, measured.judged.readable, at_ms=instant_ms)
         return statuses(some, topology, then, accounts=(), at_ms=instant_ms)
 
@@ -205,11 +226,15 @@ def judge(measured: Measured, behind: Collection[str]) -> list[Status]:
 
 
 def explain(measured: Measured, judged: Sequence[Status], explain_promise: Explain) -> list[SlaResult]:
-    """Returns a result for each status, with the causes of those that are broken by *explain_promise*."""
+    """Returns a result for each status, with the causes of those that are broken by *explain_promise*.
+
+    Of a watched table its own log says what is known.
+    """
     results = []
     for status in judged:
-        is_broken = status.verdict in BROKEN
-        why = explain_promise(status) if is_broken else Explained(culprit=status.culprit)
+        is_explained = status.verdict in BROKEN and not measured.topology.is_watch
+        known = Explained(culprit=status.culprit, blocked_by=status.blocked_by)
+        why = explain_promise(status) if is_explained else known
         told = replace(status, culprit=why.culprit, blocked_by=why.blocked_by)
         result = result_of(
             told,

@@ -97,8 +97,9 @@ def measurement_text(status: Status) -> str:
     match spec.limits:
         case RecordMinimums():
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
-            n = counted(status.records or 0, "record")
-            return f"{n} of {spec.subject} in {for_people(spec.over_ms)}{_since(status)}{_excuse(status)}; {limits}"
+            n = status.value_text or counted(status.records or 0, "record")
+            counts = f"{n} of {spec.subject} in {for_people(spec.over_ms)}"
+            return f"{counts}{_note(status)}{_since(status)}{_excuse(status)}; {limits}"
         case ChangeMaximums():
             limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
             n = "not measured" if status.records is None else f"{status.records:,}"
@@ -120,6 +121,7 @@ def measurement_text(status: Status) -> str:
             after_ms = {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}
             limits = _limits(after_ms, "from {} on", for_people)
             value = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
+            value = (status.value_text or value) + _note(status)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             by = f" by {', '.join(spec.by)}" if spec.by else ""
             measure = spec.measure.name.replace("_", " ")
@@ -168,6 +170,10 @@ def _since(status: Status) -> str:
     calendars = status.spec.exempt_by(since_ms - 1)
     ended = f", when the exempt time of {' and '.join(calendars)} ended" if calendars else ""
     return f", counted from {iso(since_ms)}{ended}"
+
+
+def _note(status: Status) -> str:
+    return f" ({one_line(status.note)})" if status.note else ""
 
 
 def _excuse(status: Status) -> str:

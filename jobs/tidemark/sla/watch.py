@@ -71,6 +71,7 @@ from tidemark.sla.incidents.tables import open_slas, pending_changes
 from tidemark.sla.measures.progress import wait_for_facts
 from tidemark.sla.measures.status import Status
 from tidemark.sla.unjudged import found_rows, keep
+from tidemark.sla.watched import news_of_watched
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.layout import journal_of
 
@@ -252,7 +253,7 @@ class SlaWatch:
     def _seen_at(self, at_ms: int) -> dict[str, Verdict]:
         """Returns the verdicts of all SLAs at *at_ms*, by facts that are measured again where they may differ."""
         topology, specs = self._promised.topology, self._promised.specs
-        news = news_of(self._layout, topology, at_ms)
+        news = self._news_at(at_ms)
         self._count_if_promised(news, at_ms)
         if not self._measured or news != self._news:
             needs_accounts = any(Need.ACCOUNTS in spec.measure.needs for spec in specs)
@@ -268,6 +269,12 @@ class SlaWatch:
         for measured in self._measured:
             seen |= _verdicts(measured.status_at(at_ms))
         return seen
+
+    def _news_at(self, at_ms: int) -> News:
+        """Returns what differs from look to look if facts may differ at *at_ms*."""
+        topology = self._promised.topology
+        of_tables = news_of_watched(topology, self._promised.specs, at_ms) if topology.is_watch else ()
+        return (*news_of(self._layout, topology, at_ms), *of_tables)
 
     def _look_at(self, at_ms: int) -> CheckTime:
         before_ms = self._last.at_ms if self._last else None
@@ -301,7 +308,7 @@ class SlaWatch:
                 _find_paths(layout, topology, promised.specs, at_ms)
             self._paths = {}
             moment = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
-            news = news_of(layout, topology, at_ms)
+            news = self._news_at(at_ms)
             self._count_contracts(moment, news)
             measured = self._measure(promised.specs, moment)
             found = judge(measured, behind)

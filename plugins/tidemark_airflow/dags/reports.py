@@ -46,6 +46,15 @@ removes unused ones. Its log ends with files, bytes and rows of each table, afte
 
 `from` and `to` (ISO 8601, UTC) replace the run's data interval. Without either the report covers the day before.
 """
+SUITES = """
+`judge_suites` judges by great-expectations what the checker has stored of the SLAs of watched tables, `{name}`. If the
+checker has stored no check for two `check_every`, it makes one for now.
+"""
+UPKEEP = """
+`maintain` keeps the tables of checks and incidents of watched tables, `{name}`, small. Watched tables are only read.
+"""
+# By default the data intervals of a cron text have no length in Airflow 3.
+HOURS, DAYS = (CronDataIntervalTimetable(cron, timezone="UTC") for cron in ("0 * * * *", "0 0 * * *"))
 
 
 # Airflow 3.2 looks for the callback of a missed deadline by a text instead of a UUID, which ends its scheduler. There
@@ -73,14 +82,16 @@ def _param(name: str, otherwise: str) -> str:
 def make() -> Iterator[DAG]:
     """Makes the two DAGs of each topology, also of those of jobs."""
     for file, topology in topologies_and_jobs().items():
+        if topology.is_watch:
+            yield from _of_watched(file, topology)
+            continue
         job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE)
         pages = ["--html", str(Layout(Path(WAREHOUSE)).report_pages(topology.name))]
         with dag(
             topology,
             "reports",
             doc=HOURLY,
-            # By default the data intervals of a cron text have no length in Airflow 3.
-            schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+            schedule=HOURS,
             params=interval(),
             deadline=_missed_checks(file, topology) if HAS_DEADLINES else None,
         ) as hourly:
@@ -93,7 +104,7 @@ def make() -> Iterator[DAG]:
             topology,
             "daily",
             doc=DAILY,
-            schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+            schedule=DAYS,
             params=interval(),
         ) as daily:
             report = job(job="critical_path", arguments=[*ends(24), *pages])
@@ -109,6 +120,16 @@ def make() -> Iterator[DAG]:
             )
             chain(report, done)
         yield from (hourly, daily)
+
+
+def _of_watched(file: str, topology: Topology) -> Iterator[DAG]:
+    """Makes the same of watched tables: without streams there is nothing to report on."""
+    deadline = _missed_checks(file, topology) if HAS_DEADLINES else None
+    with dag(topology, "reports", doc=SUITES, schedule=HOURS, deadline=deadline) as hourly:
+        JudgeSuites(topology=topology, warehouse=WAREHOUSE, asks=True)
+    with dag(topology, "daily", doc=UPKEEP, schedule=DAYS) as daily:
+        TopologyJob(topology=topology, warehouse=WAREHOUSE, job="maintain")
+    yield from (hourly, daily)
 
 
 def _missed_checks(file: str, topology: Topology) -> DeadlineAlert:

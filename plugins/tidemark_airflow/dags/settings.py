@@ -11,7 +11,8 @@ from airflow.sdk import DAG, Param
 
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import Project
-from tidemark.model.slas.sla_spec import topologies_of_jobs
+from tidemark.model.project.layout import WATCH
+from tidemark.model.slas.sla_spec import known_watch, topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
 
 TOPOLOGIES, SLAS = Project.here().topologies, Project.here().slas
@@ -50,12 +51,13 @@ def topologies() -> dict[Path, Topology]:
 
 
 def topologies_and_jobs() -> dict[str, Topology]:
-    """Returns usable topologies by file, and those of jobs by name.
+    """Returns usable topologies by file, and those of jobs and of watched tables by name.
 
     The queries of jobs are missing: only the warehouse knows them, and a DAG file does not look there.
     """
     of_files = {str(path): topology for path, topology in topologies().items()}
-    return of_files | topologies_of_jobs(SLAS, TOPOLOGIES.glob("*.toml"))
+    watch = known_watch(SLAS)
+    return of_files | topologies_of_jobs(SLAS, TOPOLOGIES.glob("*.toml")) | ({WATCH: watch} if watch else {})
 
 
 def broken() -> dict[Path, InvalidSpec]:

@@ -44,9 +44,10 @@ from tidemark.facts.latency_places import ChartSpan
 from tidemark.facts.rollup_facts import rollup_facts
 from tidemark.facts.versions import newest_version
 from tidemark.metrics.exporter import Exporter
-from tidemark.model.project.layout import NAME, Layout
+from tidemark.model.project.layout import NAME, WATCH, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.lengths import duration_ms
+from tidemark.model.slas.sla_spec import known_watch
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
@@ -72,7 +73,7 @@ from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import SETTINGS, PartChange, as_usual
 from tidemark.safe_text import inert
-from tidemark.selection import in_order_of, index_by_name, names_in
+from tidemark.selection import in_order_of, index_by_name, names_in, present
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import (
     AlertDecision,
@@ -85,7 +86,7 @@ from tidemark.sla.incidents.decisions import (
 from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
 from tidemark.storage.object_path import ObjectPath
-from tidemark_airflow.dags.settings import TOPOLOGIES, broken, topologies
+from tidemark_airflow.dags.settings import SLAS, TOPOLOGIES, broken, topologies
 from tidemark_airflow.operators.store import warehouse_at
 from tidemark_airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared_while
 from tidemark_airflow.pages.decisions import FIELDS, FORM_POLICY, decision_of, decision_page
@@ -510,6 +511,8 @@ def show_page(name: str) -> Response:
     if (invalid := _invalid(name)) is not None:
         return HTMLResponse(topology_page(invalid, None, None), headers=HEADERS)
     topology, tables = _named(name), answers_over(_warehouse(), name)
+    if topology.is_watch:  # it has no streams, and nothing to show but its SLAs
+        return RedirectResponse(f"{WATCH}/slas", 307, headers=HEADERS)
     state = _state(topology, tables)
     model = page_document(tables, state)
     return HTMLResponse(topology_page(model, topology_facts(tables, state.scene), topology), headers=HEADERS)
@@ -599,8 +602,8 @@ def _exporter(warehouse: Path) -> Exporter:
 
 
 def _known() -> dict[str, Topology]:
-    """Returns the topologies of files, and those of recorded queries."""
-    of_files = index_by_name(topologies().values())
+    """Returns the topologies of files, of watched tables, and of recorded queries."""
+    of_files = index_by_name([*topologies().values(), *present((known_watch(SLAS),))])
     with suppress(*NO_WAREHOUSE):
         return {**index_by_name(recorded_topologies(Layout(_warehouse()))), **of_files}
     return of_files

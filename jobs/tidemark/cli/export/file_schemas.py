@@ -6,10 +6,12 @@ A schema does not compare values of several keys, or names with other tables: `t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from tidemark.model import topology_keys, topology_tests
+from tidemark.model import topology_keys, topology_tests, watched
 from tidemark.model.project import connections, registries
+from tidemark.model.project.layout import WATCH
 from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.value_types import IDENTIFIER, Form
 from tidemark.model.slas import calendars, channel_spec, sla_keys, sla_spec
@@ -58,8 +60,24 @@ def _sla_file() -> Form:
         "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"},
     }
     of_all = sla_keys.MAINTENANCE
-    properties = {of_all.name: _table_or(one, of_all), CALENDARS: _tables(calendars.FORM.schema)}
-    return {"type": "object", "properties": properties, "additionalProperties": one}
+    named = {
+        of_all.name: _table_or(one, of_all),
+        CALENDARS: _tables(calendars.FORM.schema),
+        WATCH: _watched_tables(),
+    }
+    return {"type": "object", "properties": named, "additionalProperties": one}
+
+
+def _watched_tables() -> Form:
+    """Returns the form of the table of watched tables: sets of them, and SLAs, whose owner a set may name."""
+    form, of_all = sla_keys.form(), sla_keys.MAINTENANCE
+    keys = tuple(replace(key, is_required=False) if key is sla_keys.OWNER else key for key in form.keys)
+    either = {
+        "if": {"required": [watched.TABLES.name], "not": {"required": [sla_keys.SUBJECT.name]}},
+        "then": watched.FORM.schema,
+        "else": replace(form, keys=keys).schema,
+    }
+    return {**_tables(either), "minProperties": 1, "properties": {of_all.name: _table_or(either, of_all)}}
 
 
 def _table_or(table: Form, key: Key[Any]) -> Form:

@@ -9,11 +9,10 @@ from tidemark.cli.shared.options import existing_warehouse, place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.errors import InvalidArgument
-from tidemark.model.kinds.operator import Level
 from tidemark.model.project.layout import WATCH, Layout
 from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.tables.catalog import TABLE_AGES
-from tidemark.model.topology import Topology
+from tidemark.model.topology import Topology, of_watched
 from tidemark.selection import names_in
 from tidemark.storage.warehouse import is_table
 
@@ -81,7 +80,7 @@ def watched_topologies(names: Collection[str], layout: Layout) -> Callable[[], l
     def now() -> list[Topology]:
         valid = valid_topologies(layout)
         if WATCH not in names_in(valid) and is_table(layout.report_table(WATCH, TABLE_AGES.name)):
-            valid = [*valid, Topology(WATCH, Level.INFO, window_ms=1, trigger_ms=1, sub_topologies=())]
+            valid = [*valid, of_watched(())]
         return [each for each in valid if not names or each.name in names]
 
     return now

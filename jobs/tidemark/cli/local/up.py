@@ -38,14 +38,14 @@ from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.jars import require_jars
-from tidemark.model.project.layout import Layout
-from tidemark.model.slas.sla_spec import topologies_of_jobs
+from tidemark.model.project.layout import WATCH, Layout
+from tidemark.model.slas.sla_spec import known_watch, topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
 from tidemark.recorded_jobs.queries import recorded_topology
 from tidemark.reports.documents.status import status_document
 from tidemark.reports.pages.topology_state import PageVerdict
 from tidemark.safe_text import one_message
-from tidemark.selection import names_in, omit, outside, within
+from tidemark.selection import index_by_name, names_in, omit, outside, present, within
 
 PARSED_WITHIN_S = 120.0
 RESULTS_WITHIN_S = 180.0
@@ -91,7 +91,9 @@ def command(options: argparse.Namespace) -> int:
     shown = up.with_queries(topologies)
     say_inert("\n" + status.as_text(status.documents(up.home, up.home.warehouse, shown)) if shown else "")
     for name in outside(topologies, names_in(shown)):
-        say_inert(f"{name}: no job of it has run yet; docs/any-stream.md shows how to launch one")
+        of_jobs = "no job of it has run yet; docs/any-stream.md shows how to launch one"
+        of_watch = f"the SLAs of watched tables are judged; `{program(up.home)} incidents {WATCH}` has what they found"
+        say_inert(f"{name}: {of_watch if name == WATCH else of_jobs}")
     say_inert("\n" + addresses(up.home))
     for dag_id in up.held:
         again = f"`{program(up.home)} up {' '.join(topologies)} --unpause`"
@@ -120,7 +122,9 @@ class StackStart:
         Without *names* these are the topologies that ran at the last `down`, or else all of the project.
         """
         loaded = load_each(self.project.topologies)
+        # Neither those of jobs nor watched tables have a file.
         of_jobs = topologies_of_jobs(self.project.slas, loaded)
+        of_jobs |= index_by_name(present((known_watch(self.project.slas),)))
         available = of_jobs | {path.stem: each for path, each in loaded.items()}
         available |= {each.name: each for each in loaded.values() if isinstance(each, Topology)}
         all_names = [*(path.stem for path in loaded), *of_jobs]

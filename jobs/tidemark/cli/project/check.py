@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.cli.project.check_live import live
+from tidemark.cli.project.check_watch import lines_of_watch, place_mistakes
 from tidemark.cli.project.file_summary import file_summary
 from tidemark.cli.project.plan import changes_of_topology, status_of, summary
 from tidemark.cli.shared.brokers import Addresses, Brokers
@@ -45,7 +46,7 @@ from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_fi
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.safe_text import one_line
 from tidemark.sample.topic_sample import SampledCluster
-from tidemark.selection import in_order_of, index_by_name, names_in, omit, within
+from tidemark.selection import in_order_of, index_by_name, names_in, omit, present, within
 from tidemark.semantics.strategy import Strategy
 from tidemark.stream.kafka.client import marks_in_compacted
 from tidemark.stream.operate.registry import step_of
@@ -93,7 +94,7 @@ def check(
     """Returns a line for each streaming query that *files* describe.
 
     There is a line for each warning, too: the topology can run, and may give other results than are meant. A summary of
-    each file follows, and without *files* a line for each topology of jobs.
+    each file follows, and without *files* a line for each topology of jobs, and for each SLA of a watched table.
 
     Args:
         files: topology files; none: all topologies of the project.
@@ -101,7 +102,8 @@ def check(
         project: contains SLAs and channels; None: the current project.
         addresses: brokers that are asked which topics are compacted, and for their partitions.
         local: the broker that is asked without *addresses*; None if none runs.
-        look: asks the brokers of all topics for these facts, and for a sample of the records.
+        look: asks the brokers of all topics for these facts, and for a sample of the records, and object stores for
+            watched tables.
         secrets: values of secrets by their places, such as `eu.password`.
 
     Raises:
@@ -143,16 +145,19 @@ def check(
     errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names, parts)
     errors += sla_spec.unknown_countries(project.slas)
     errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
+    watch = sla_spec.known_watch(project.slas)
+    errors += [] if watch is None else place_mistakes(project, watch)
     errors += channel_spec.mistakes(project.channels)
     if errors:
         # Each topology has the mistakes in connections.toml.
         raise InvalidSpec("\n".join(dict.fromkeys(map(str, errors))))
-    if not files and not of_project and not jobs:
+    if not files and not of_project and not jobs and watch is None:
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
-    lines += _warnings_of_all(project, topologies.values(), jobs)
+    lines += _warnings_of_all(project, topologies.values(), [*jobs, *present((watch,))])
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
     lines += [] if files else [_summary_of_jobs(project, each) for each in jobs]
+    lines += [] if files or watch is None else lines_of_watch(project, watch, look=look)
     return [*lines, *chain.from_iterable(_plan_of(topology, Layout(warehouse)) for topology in good)]
 
 
@@ -214,7 +219,7 @@ def _not_measured(project: Project, topology: Topology, layout: Layout) -> Itera
 
 
 def _warnings_of_all(project: Project, topologies: Collection[Topology], jobs: Collection[Topology]) -> Iterator[str]:
-    """Yields warnings about the topologies together.
+    """Yields warnings about the topologies together; *jobs* are those without a file.
 
     They are about SLAs that cannot be kept, filters of channels that match no alert, schedules that do not fit this
     machine, and packages with which no test ran.

@@ -18,7 +18,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.metrics import catalog
-from tidemark.model import topology_tests
+from tidemark.model import topology_tests, watched
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project import connections, registries, spark_settings
@@ -183,6 +183,11 @@ def slas() -> str:
     return _with_keys(
         "alerts.md", {EVERY: TableForm(keys=form.keys), "measures": of_measures, **inner, "a calendar": calendars.FORM}
     )
+
+
+def watched_sets() -> str:
+    """Returns the text of docs/watch.md, with the keys of sets as they are declared."""
+    return _with_keys("watch.md", {"a set": watched.FORM})
 
 
 def connection_keys() -> str:
@@ -433,6 +438,7 @@ PAGES = MappingProxyType(
         "remarks.md": remarks,
         "channels.md": channels,
         "alerts.md": slas,
+        "watch.md": watched_sets,
         "connections.md": connection_keys,
         "topologies.md": topologies,
         "maintenance.md": maintenance,

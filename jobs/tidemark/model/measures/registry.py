@@ -57,6 +57,8 @@ class ExplainedBy(StrEnum):
     """By what became of records."""
     CULPRIT = "culprit"
     """By the operator, stream or table that the check found."""
+    COMMITS = "commits"
+    """By the last commits of a watched table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,8 @@ class Measure:
         is_of_lateness: whether it says that results come in time.
         is_excusable: whether `while_catching_up` may excuse it, because records are late then.
         passes_when_idle: whether `ignore_when_idle` may excuse it.
+        of_watched: the function that measures it of a watched table by its log, as MODULE:NAME, such as those of
+            `tidemark.watch.measures`; None: watched tables do not have it. Its limits are LENGTHS or AT_LEAST.
     """
 
     name: str
@@ -129,6 +133,7 @@ class Measure:
     is_of_lateness: bool = False
     is_excusable: bool = False
     passes_when_idle: bool = False
+    of_watched: str | None = None
 
     @property
     def changes_without_news(self) -> bool:
@@ -176,6 +181,15 @@ def register(measure: Measure) -> Measure:
         msg = f"the culprit of {measure.name} is found by a check, so it moves ROWS, or the FIELDS of a source"
         raise ValueError(msg)
     return MEASURES.register(measure.name, measure)
+
+
+ONLY_WATCHED = ("only watched tables have it", "write the SLA into the table [watch.NAME], about a table of a set")
+"""The problem and the remedy of topologies with streams, for a measure of watched tables."""
+
+
+def no_subject(_: Topology) -> tuple[str, ...]:
+    """Returns nothing: no topology with streams has a measure of watched tables."""
+    return ()
 
 
 def every_operator(topology: Topology) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ STALENESS = register(
     Measure(
         name="staleness",
         definition="age of its newest record, or of the newest record of its stalest group",
-        of="table; with `by` a keyed operator or a source",
+        of="table, also a [watched](watch.md) one; with `by` a keyed operator or a source",
         subjects=_tables,
         limits=LENGTHS,
         # Where no result is on its way, what did not come through explains why a table stands still.
@@ -27,5 +27,6 @@ STALENESS = register(
         is_of_lateness=True,
         is_excusable=True,
         passes_when_idle=True,
+        of_watched="tidemark.watch.measures:staleness",
     )
 )

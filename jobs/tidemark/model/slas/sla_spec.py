@@ -21,6 +21,7 @@ from tidemark.model.measures.registry import MEASURES, Measure
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.project.files import Project
+from tidemark.model.project.layout import WATCH
 from tidemark.model.settings.declared_tables import Key, MistakenKey, Values
 from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, WeeklyHours, weekly_hours
@@ -67,8 +68,9 @@ from tidemark.model.slas.sla_keys import (
     WhileCatchingUp,
     form,
 )
-from tidemark.model.topology import Topology, name_in, of_jobs
+from tidemark.model.topology import Topology, name_in, of_jobs, of_watched
 from tidemark.model.topology_keys import CALENDARS
+from tidemark.model.watched import WatchedSet, is_set, set_of, sets_in, table_of
 from tidemark.selection import names_in, omit, outside, present
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
@@ -217,7 +219,7 @@ class Slas:
     def refuse(self) -> None:
         """Raises InvalidSpec with a line per error, if there are any."""
         if self.errors:
-            # SLAs that name a calendar with a mistake have its mistake.
+            # SLAs that name a calendar with a mistake, or a table of a set with one, have its mistake.
             raise InvalidSpec("\n".join(dict.fromkeys(map(str, self.errors.values()))))
 
     @property
@@ -328,6 +330,8 @@ def mistakes(
     # A list is the maintenance of all topologies, and a table is a topology's.
     tables = {name: table for name, table in content.items() if not _is_setting(name, table, (MAINTENANCE,))}
     tables.pop(CALENDARS, None)
+    if WATCH in tables:
+        topologies = (*topologies, watched_topology(content, file=path.name))
     recorded = _recorded(content)
     errors = [
         InvalidSpec.at(path.name, f"{name}.{RECORDED.name}", "has a topology file", f"remove {RECORDED.name}")
@@ -337,7 +341,7 @@ def mistakes(
     calendars = calendars_in(content, file=path.name, folder=path.parent)
     errors += calendars.mistakes.values()
     errors += mistakes_of_library(calendars.usable.values(), file=path.name).values()
-    every_name = {*names, *recorded}
+    every_name = {*names, *recorded, *((WATCH,) if WATCH in tables else ())}
     errors += (_unknown(path.name, name, content[name], every_name) for name in outside(tables, every_name))
     for topology in topologies:
         errors += _readable_slas(content, topology, file=path.name, folder=path.parent).errors.values()
@@ -411,12 +415,50 @@ def topologies_of_jobs(slas: Path, files: Iterable[Path]) -> dict[str, Topology]
 
 
 def _recorded(content: Mapping[str, Any]) -> list[str]:
-    tables = omit(content, [CALENDARS])
+    tables = omit(content, [CALENDARS, WATCH])
     return [name for name, table in tables.items() if isinstance(table, dict) and table.get(RECORDED.name) is True]
+
+
+def watched_topology(content: Mapping[str, Any], *, file: str) -> Topology:
+    """Returns the topology of the valid sets of watched tables in *content*, a parsed TOML file."""
+    tables = content.get(WATCH)
+    sets = sets_in(file, tables) if isinstance(tables, dict) else {}
+    return of_watched(each for each in sets.values() if isinstance(each, WatchedSet))
+
+
+def known_watch(path: Path) -> Topology | None:
+    """Returns the topology of watched tables of the file at *path*; None: it has no SLA about any.
+
+    There is none if the file is missing or not valid TOML, which `mistakes` has.
+    """
+    try:
+        content = read_toml(path)
+    except (FileNotFoundError, InvalidSpec):
+        return None
+    tables = content.get(WATCH)
+    is_promised = isinstance(tables, dict) and any(not is_set(table) for table in _slas_of(tables).values())
+    return watched_topology(content, file=path.name) if is_promised else None
 
 
 def _slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {name: table for name, table in tables.items() if not _is_setting(name, table, OF_TOPOLOGIES)}
+
+
+def _promised_in(tables: Mapping[str, Any], topology: Topology) -> Mapping[str, Any]:
+    """Returns the tables of the SLAs of *topology* in its *tables*; those of watched tables with their owner."""
+    if not topology.is_watch:
+        return _slas_of(tables) or DEFAULT_SLAS
+    promised = {name: table for name, table in _slas_of(tables).items() if not is_set(table)}
+    return {name: _with_owner(table, topology.watched) for name, table in promised.items()}
+
+
+def _with_owner(table: Any, sets: Iterable[WatchedSet]) -> Any:
+    """Returns the *table* of an SLA with the owner of the set of its subject, if it names none itself."""
+    subject = table.get(SUBJECT.name) if isinstance(table, dict) else None
+    if not isinstance(subject, str):
+        return table
+    owner = next((each.owner for each in sets if each.name == set_of(subject)), None)
+    return table if owner is None else {OWNER.name: owner, **table}
 
 
 def _without_slas(file: str, topology: str) -> InvalidSpec:
@@ -448,6 +490,8 @@ def _readable_slas(content: Mapping[str, Any], topology: Topology, *, file: str,
         return Slas(specs=(), errors={topology.name: _without_slas(file, topology.name)})
     specs: list[SlaSpec] = []
     errors: dict[str, InvalidSpec] = {}
+    sets = sets_in(file, tables) if topology.is_watch else {}
+    errors |= {name: mistake for name, mistake in sets.items() if isinstance(mistake, InvalidSpec)}
     windows: list[MaintenanceWindow] = []
     of_all, of_topology = (
         _settings(file, "", content, (MAINTENANCE,)),
@@ -458,7 +502,10 @@ def _readable_slas(content: Mapping[str, Any], topology: Topology, *, file: str,
         with suppress(MistakenKey):
             times = settings[MAINTENANCE]
             windows += times or ()
-    for name, table in (_slas_of(tables) or DEFAULT_SLAS).items():
+    for name, table in _promised_in(tables, topology).items():
+        if (mistaken := _mistaken_set(table, sets)) is not None:
+            errors[name] = mistaken
+            continue
         read, mistakes = _read_specs(file, name, table, topology, calendars)
         if mistakes:
             errors[name] = InvalidSpec("\n".join(map(str, mistakes)))
@@ -469,6 +516,13 @@ def _readable_slas(content: Mapping[str, Any], topology: Topology, *, file: str,
             problem, remedy = "is also the name of a window of an objective", "use another name"
             errors[name] = InvalidSpec.at(file, f"{topology.name}.{name}", problem, remedy)
     return Slas(specs=tuple(spec for spec in specs if spec.name not in errors), errors=errors)
+
+
+def _mistaken_set(table: Any, sets: Mapping[str, WatchedSet | InvalidSpec]) -> InvalidSpec | None:
+    """Returns what is wrong with the set whose table an SLA is about; None: nothing, or there is no such set."""
+    subject = table.get(SUBJECT.name) if isinstance(table, dict) else None
+    found = sets.get(set_of(subject)) if isinstance(subject, str) else None
+    return found if isinstance(found, InvalidSpec) else None
 
 
 def _settings(file: str, at: str, table: Mapping[str, Any], keys: Sequence[Key[Any]]) -> Values:
@@ -518,6 +572,7 @@ def _read_specs(
         return (), [InvalidSpec.at(file, at, problem, "use another name: lower-case letters, digits and _")]
     values = form().read(file, at, table, examples=_nearer(table, topology))
     values.judge(
+        partial(_refuse_streams_keys, topology=topology),
         _refuse_groups,
         partial(_refuse_measure, topology=topology),
         partial(_refuse_subject, topology=topology),
@@ -576,6 +631,8 @@ def _refuse_limits_beyond_exempt_days(values: Values, calendars: Calendars) -> N
 
 def _nearer(table: Mapping[str, Any], topology: Topology) -> dict[str, str]:
     """Returns a better example of the subject of a *table*: one that *topology* has."""
+    if topology.is_watch:
+        return {SUBJECT.name: f'"{next(iter(names_in(topology.watched)), "silver")}.orders"'}
     kind = form().kind_of(table)
     subjects = (kind.measure if isinstance(kind, MeasureKind) else STALENESS).subjects(topology)
     return {SUBJECT.name: f'"{subjects[0]}"'} if subjects else {}
@@ -703,9 +760,27 @@ def _may_have_any_subject(measure: Measure, topology: Topology) -> bool:
     return measure.any_operator and not topology.outside_sources
 
 
+OF_STREAMS = (BY, PLACE, IGNORE_WHEN_IDLE, WHILE_CATCHING_UP, OBJECTIVE)
+"""Keys of SLAs about streams, or about records one by one."""
+
+
+def _refuse_streams_keys(values: Values, topology: Topology) -> None:
+    """Refuses what is about streams and records in an SLA of a watched table, of which only commits are known."""
+    written = [key for key in OF_STREAMS if values.has(key)] if topology.is_watch else []
+    if written:
+        problem = "is set, but of a watched table only commits are known, and neither streams nor single records"
+        values.fail(written[0], problem, "leave it out")
+
+
 def _refuse_measure(values: Values, topology: Topology) -> None:
     """Refuses a measure that nothing in *topology* has."""
     measure = _measure(values)
+    if topology.is_watch:
+        # An objective is refused as a key.
+        if measure.of_watched is None and values.kind is not OBJECTIVES:
+            of_watched = ", ".join(name for name, each in MEASURES.items() if each.of_watched)
+            values.fail(MEASURE, f"is {measure.name!r}, which watched tables do not have", f"measure {of_watched}")
+        return
     if not measure.subjects(topology) and not _may_have_any_subject(measure, topology):
         problem, remedy = measure.without_subjects
         values.fail(MEASURE, f"is {measure.name!r}, but {problem}", remedy)
@@ -714,6 +789,9 @@ def _refuse_measure(values: Values, topology: Topology) -> None:
 def _refuse_subject(values: Values, topology: Topology) -> None:
     """Refuses a subject that the measure does not have; of an unknown measure, one that none has."""
     subject = values[SUBJECT]
+    if topology.is_watch:
+        _refuse_unwatched(values, topology)
+        return
     if values.kind is None:
         of_any = {each for measure in MEASURES.values() for each in measure.subjects(topology)}
         if topology.outside_sources and subject not in of_any:
@@ -726,6 +804,18 @@ def _refuse_subject(values: Values, topology: Topology) -> None:
     allowed = measure.subjects(topology)
     if allowed and subject not in allowed and not _may_have_any_subject(measure, topology):
         values.fail(SUBJECT, f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}")
+
+
+def _refuse_unwatched(values: Values, topology: Topology) -> None:
+    """Refuses a subject that is no table of a set. Whether the table exists is not in the file."""
+    subject, sets = values[SUBJECT], names_in(topology.watched)
+    if not sets:
+        remedy = f'write [{WATCH}.silver] with tables = ["s3://lake/silver"], and subject = "silver.orders"'
+        values.fail(SUBJECT, f"is {subject!r}, but no set of tables is watched", remedy)
+    if set_of(subject) not in sets or not table_of(subject):
+        names = ", ".join(sets)
+        remedy = f'write SET.TABLE, such as "{next(iter(sets))}.orders"; sets: {names}'
+        values.fail(SUBJECT, f"is {subject!r}, which is no table of a set", remedy)
 
 
 def _refuse_groups(values: Values) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from functools import cached_property
-from operator import itemgetter
 
 import polars as pl
 
@@ -147,8 +146,9 @@ class TopologyState:
 
     @property
     def state(self) -> str:
-        """The worst state of a stream."""
-        return worst(map(itemgetter("state"), self.streams))
+        """The worst state of a stream; unknown for watched tables, which have none."""
+        states = [stream["state"] for stream in self.streams]
+        return worst(states) if states else Liveness.UNKNOWN.value
 
     @cached_property
     def verdict(self) -> str:

@@ -113,6 +113,10 @@ class Status:
     """
     breaks: str = ""
     """Describes what breaks a contract."""
+    value_text: str = ""
+    """The measurement of a watched table, of which there may be bounds alone."""
+    note: str = ""
+    """What a reader of the measurement should know."""
 
     @property
     def share(self) -> float | None:

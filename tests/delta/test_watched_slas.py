@@ -1,0 +1,324 @@
+"""SLAs of tables that other programs write: what breaks them is an alert, by the checker of all topologies.
+
+The tables are written by delta-rs, whose commits are stamped by the clock of this machine. The clock of the checker
+begins with the last commit.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from support.report_warehouse import CheckJob, TestWarehouse
+from tidemark.cli.project.check import check
+from tidemark.errors import InvalidSpec
+from tidemark.facts.answers import answers_over
+from tidemark.metrics.exporter import Exporter
+from tidemark.model.project.files import Project
+from tidemark.model.settings.intervals import iso, utc
+from tidemark.model.slas.channel_spec import Channel
+from tidemark.model.slas.sla_spec import known_watch, usable_slas, watched_topology
+from tidemark.model.tables.catalog import EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.reports.documents.status import page_document
+from tidemark.reports.pages.topology_state import TopologyState
+from tidemark.sla.incidents.alert_message import message_of
+from tidemark.sla.incidents.alert_text import alert_texts
+from tidemark.sla.incidents.due import DueAlert
+from tidemark.sla.incidents.tables import pending_changes, record_delivery
+from tidemark.sla.page import sla_page
+from tidemark.sla.watch import Found, Promised, SlaWatch, Why
+
+CHANNEL = Channel(name="desk", notifier="", arguments={})
+NOTED = json.dumps({"dag_id": "load", "task_id": "orders", "run_id": "r1"})
+MINUTE_MS = 60_000
+
+
+def append(path: Path, *at_ms: int) -> int:
+    """Appends a row for each instant; returns the stamp of the commit."""
+    at = pa.array([utc(each) for each in at_ms], pa.timestamp("us", "UTC"))
+    noted = CommitProperties(custom_metadata={"userMetadata": NOTED})
+    write_deltalake(str(path), pa.table({"at": at}), mode="append", commit_properties=noted)
+    return stamps(path)[-1]
+
+
+def stamps(path: Path) -> list[int]:
+    """When each commit says that it was made."""
+    files = sorted((path / "_delta_log").glob("*.json"))
+    infos = [json.loads(line) for file in files for line in file.read_text().splitlines() if "commitInfo" in line]
+    return [info["commitInfo"]["timestamp"] for info in infos]
+
+
+@dataclass
+class Lake:
+    """A folder of tables whose SLAs are looked at, by a clock that tests set."""
+
+    warehouse: TestWarehouse
+    folder: Path
+    slas: dict[str, dict[str, Any]]
+    places: list[Path] = field(default_factory=list)
+    start_ms: int = 0
+    at_ms: int = 0
+    watch: SlaWatch = field(init=False)
+
+    @property
+    def orders(self) -> Path:
+        return self.folder / "orders"
+
+    def begin(self, start_ms: int) -> None:
+        """Begins to look with the clock at *start_ms*."""
+        self.start_ms = self.at_ms = start_ms
+        self.restart()
+
+    def restart(self) -> None:
+        """Goes on with a new process."""
+        silver = {"tables": [*map(str, self.places or [self.folder])], "owner": "orders team"}
+        content = {"watch": {"silver": silver, **self.slas}}
+        topology = watched_topology(content, file="slas.toml")
+        slas = usable_slas(content, topology, file="slas.toml")
+        slas.refuse()
+        promised = Promised(topology=topology, specs=slas.specs, unusable=(), channels=[CHANNEL], project=None)
+        self.watch = SlaWatch(
+            self.warehouse.layout, lambda: promised, clock=lambda: self.at_ms, sleep_s=lambda _: pytest.fail("waits")
+        )
+
+    def look(self, after_s: float) -> Found:
+        self.at_ms = self.start_ms + round(after_s * 1_000)
+        return self.watch.look()
+
+    def due(self) -> list[DueAlert]:
+        """What Airflow has to deliver; it is recorded as delivered."""
+        due = pending_changes(self.warehouse.layout, "watch", CHANNEL, now_ms=self.at_ms)
+        for each in due:
+            record_delivery(self.warehouse.layout, each, CHANNEL, at_ms=self.at_ms, run_id="delivered")
+        return due
+
+    def newest(self, sla: str) -> dict[str, Any]:
+        """The newest result of *sla*."""
+        rows = [row for row in self.warehouse.report(SLA_RESULTS, "watch") if row["sla"] == sla]
+        return max(rows, key=lambda row: row["checked_at"])
+
+    def verdict(self, sla: str = "kept") -> str:
+        """Checks now, and returns the verdict."""
+        self.watch.changed()
+        self.watch.look()
+        verdict: str = self.newest(sla)["verdict"]
+        return verdict
+
+
+@pytest.fixture
+def lake(warehouse: TestWarehouse, tmp_path: Path) -> Lake:
+    return Lake(warehouse, tmp_path / "silver", {"kept": {"subject": "silver.orders", "error_after": "5 min"}})
+
+
+def test_a_table_that_stands_still_is_one_alert_that_ends_when_it_goes_on(lake: Lake) -> None:
+    made_ms = append(lake.orders, 0)
+    append(lake.orders, made_ms - 60_000)
+    lake.slas["kept"] |= {"resolve_after": "0 s", "runbook": "ask the orders team"}
+    # The newest row is 60 s old, or 59.999 s: its bound is cut to milliseconds.
+    lake.begin(made_ms)
+    assert lake.look(0) == Found(run_id=f"check__{made_ms}", at_ms=made_ms)
+    measured_n = lake.watch.measured_n
+
+    assert lake.look(239.999).run_id is None
+    broken = lake.look(240.001)
+    assert broken.why == {Why.VERDICT, Why.DELIVERY}
+    assert lake.watch.measured_n == measured_n + 1  # a look opens no log, and the check opens it once
+
+    result = lake.newest("kept")
+    assert (result["topology"], result["subject"], result["verdict"]) == ("watch", "silver.orders", "error")
+    assert result["observed_ms"] == 300_000
+    assert result["crossed_at"].timestamp() * 1_000 == made_ms + 240_001
+    assert result["message"] == "staleness of silver.orders is 5 min; error from 5 min on"
+    (opened,) = lake.warehouse.report(INCIDENTS, "watch")
+    assert (opened["change"], opened["owner"], opened["run_id"]) == ("opened", "orders team", broken.run_id)
+
+    (due,) = lake.due()
+    text = alert_texts(message_of(due, link="/page"), notified_ms=lake.at_ms)["text"]
+    assert text.startswith("[critical] watch: kept is broken (error)\n")
+    assert "its writer is Airflow load.orders, run r1, by delta-rs" in text
+    assert "Runbook: ask the orders team" in text
+    assert lake.look(300).run_id is None
+    assert lake.due() == []
+
+    append(lake.orders, made_ms + 250_000)
+    assert lake.look(315).why == {Why.VERDICT, Why.DELIVERY}
+    assert [each.change.value for each in lake.due()] == ["resolved"]
+
+
+def test_what_moves_rows_is_no_sign_of_life(lake: Lake) -> None:
+    append(lake.orders, 0)
+    lake.slas = {"kept": {"subject": "silver.orders", "measure": "commit_age", "error_after": "5 min"}}
+    last_ms = append(lake.orders, 1)
+    DeltaTable(str(lake.orders)).optimize.compact()
+    lake.begin(last_ms)
+    lake.look(0)
+    assert lake.look(299.999).run_id is None
+    assert lake.look(300).why == {Why.VERDICT, Why.DELIVERY}
+    assert lake.newest("kept")["observed_ms"] == 300_000
+
+
+def test_too_few_rows_are_an_alert_once_the_older_ones_are_out_of_the_interval(lake: Lake) -> None:
+    append(lake.orders, 1, 2, 3)
+    last_ms = append(lake.orders, 4)
+    of_volume = {"subject": "silver.orders", "measure": "volume", "warn_below": 3, "error_below": 1, "over": "1 h"}
+    lake.slas = {"kept": of_volume, "many": {**of_volume, "warn_below": 9}}
+    lake.begin(last_ms)
+    lake.look(0)
+    # Of a table that began less than an hour ago nobody knows whether they are too few.
+    assert lake.newest("many")["verdict"] == "unknown"
+    result = lake.newest("kept")
+    assert (result["verdict"], result["records"]) == ("pass", 4)
+    assert result["message"] == "4 rows of silver.orders in 1 h; warning below 3, error below 1"
+    # Every commit is older than an hour then.
+    found = lake.look(3_601)
+    assert found.why == {Why.VERDICT, Why.DELIVERY}
+    result = lake.newest("kept")
+    assert (result["verdict"], result["records"]) == ("error", 0)
+    # The three rows of the first commit left the interval first.
+    crossed_ms = result["crossed_at"].timestamp() * 1_000
+    assert stamps(lake.orders)[0] + 3_600_000 < crossed_ms <= last_ms + 3_601_000
+
+
+def test_the_longest_gap_is_counted_up_to_now(lake: Lake) -> None:
+    first_ms = append(lake.orders, 1)
+    lake.slas = {"kept": {"subject": "silver.orders", "measure": "cadence", "warn_after": "1 min", "over": "1 h"}}
+    lake.begin(first_ms)
+    lake.look(0)
+    assert lake.look(59.999).run_id is None
+    assert lake.look(60).why == {Why.VERDICT, Why.DELIVERY}
+    assert lake.newest("kept")["verdict"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("newest_min", "oldest_min", "verdict"),
+    [
+        (1, 2, "pass"),  # each row came within 10 min
+        (11, 30, "error"),  # each row came too late
+        (1, 30, "unknown"),  # the row of 30 min did, but bounds do not say that there is more than one row
+    ],
+)
+def test_the_latency_of_an_append_lies_between_bounds(
+    lake: Lake, newest_min: int, oldest_min: int, verdict: str
+) -> None:
+    made_ms = append(lake.folder / "other", 0)
+    last_ms = append(lake.orders, made_ms - newest_min * MINUTE_MS, made_ms - oldest_min * MINUTE_MS)
+    lake.slas = {"kept": {"subject": "silver.orders", "measure": "commit_latency", "error_after": "10 min"}}
+    lake.begin(last_ms)
+    assert lake.verdict() == verdict
+
+
+def test_a_table_that_is_gone_breaks_its_promise_and_one_that_is_damaged_is_unknown(lake: Lake) -> None:
+    last_ms = append(lake.orders, 0)
+    lake.slas["kept"] |= {"measure": "commit_age"}
+    lake.begin(last_ms)
+    lake.look(0)
+    (lake.orders / "_delta_log" / f"{0:020d}.json").write_text("{")
+    assert lake.verdict() == "unknown"
+    result = lake.newest("kept")
+    assert "restore the file, or the table, from a backup" in result["message"]
+    shutil.rmtree(lake.orders)
+    assert lake.look(30).why == {Why.VERDICT, Why.DELIVERY}
+    result = lake.newest("kept")
+    assert result["verdict"] == "never_loaded"
+    assert "there is no Delta table silver.orders" in result["message"]
+
+
+def test_of_several_columns_of_times_none_is_judged(lake: Lake) -> None:
+    at = pa.array([utc(0)], pa.timestamp("us", "UTC"))
+    write_deltalake(str(lake.orders), pa.table({"made": at, "seen": at}))
+    lake.begin(stamps(lake.orders)[0])
+    assert lake.verdict() == "unknown"
+    assert "name one as `column` of made, seen" in lake.newest("kept")["message"]
+
+
+def test_a_table_that_two_places_have_is_unknown(lake: Lake) -> None:
+    last_ms = append(lake.orders, 0)
+    append(lake.folder / "silver" / "orders", 0)
+    lake.places = [lake.folder, lake.folder / "silver"]
+    lake.begin(last_ms)
+    assert lake.verdict() == "unknown"
+    assert "2 tables are silver.orders" in lake.newest("kept")["message"]
+
+
+def test_a_place_may_be_the_table_itself_and_a_table_may_lie_deeper(lake: Lake) -> None:
+    last_ms = append(lake.orders, 0)
+    append(lake.folder / "eu" / "orders.v2", 0)
+    lake.places = [lake.orders, lake.folder]
+    lake.slas = {
+        name: {"subject": f"silver.{table}", "measure": "commit_age", "error_after": "1 h"}
+        for name, table in (("itself", "orders"), ("deeper", "eu/orders.v2"))
+    }
+    lake.begin(last_ms)
+    lake.look(0)
+    assert [lake.newest(name)["verdict"] for name in lake.slas] == ["pass", "pass"]
+
+
+def test_hours_that_are_not_judged_do_not_age_a_table(lake: Lake) -> None:
+    last_ms = append(lake.orders, 0)
+    begin, end = (utc(last_ms + hours * 3_600_000) for hours in (-1, 1))
+    closed = f"{begin:%Y-%m-%dT%H:%M}Z/{end:%Y-%m-%dT%H:%M}Z"
+    lake.slas["kept"] |= {"measure": "commit_age", "maintenance_windows": [closed]}
+    many = {"measure": "volume", "error_below": 9, "over": "30 min", "maintenance_windows": [closed]}
+    lake.slas["many"] = {"subject": "silver.orders", **many}
+    lake.begin(last_ms)
+    # The window ends with a whole minute, at most an hour after the commit.
+    lake.look(3_600)
+    result = lake.newest("kept")
+    assert result["verdict"] == "pass"
+    assert f"counted from {end:%Y-%m-%dT%H:%M}" in result["message"]
+    assert lake.newest("many")["verdict"] == "unknown"
+    assert lake.look(3_901).why == {Why.VERDICT, Why.DELIVERY}
+
+
+def project_of(lake: Lake, project: Project) -> None:
+    """Writes the SLAs of *lake* into the files of *project*: an error from 1 h on."""
+    text = f'[watch.silver]\ntables = ["{lake.folder}"]\nowner = "orders team"\n'
+    text += '[watch.kept]\nsubject = "silver.orders"\nmeasure = "commit_age"\nerror_after = "1 h"\n'
+    project.slas.write_text(text)
+
+
+def test_a_person_asks_for_a_check_and_all_commands_and_pages_know_watched_tables(
+    lake: Lake, own_project: Project, check_job: CheckJob
+) -> None:
+    last_ms = append(lake.orders, 0)
+    project_of(lake, own_project)
+    place = lake.warehouse.layout.warehouse
+    check_job(place, "watch", iso(last_ms), "asked")
+
+    (result,) = lake.warehouse.report(SLA_RESULTS, "watch")
+    assert (result["verdict"], result["run_id"]) == ("pass", "asked")
+    judged = lake.warehouse.report(EXPECTATION_RESULTS, "watch")
+    assert "sla_status" in {row["suite"] for row in judged}
+    assert [row for row in judged if not row["success"]] == []
+    watch = known_watch(own_project.slas)
+    assert watch is not None
+    tables = answers_over(place, "watch")
+    model = page_document(tables, TopologyState(tables.stored, lake.warehouse.layout, watch, at_ms=last_ms + 1))
+    page = sla_page(place, "watch", model, stored=tables.stored)
+    assert "Commit age of silver.orders is" in page
+    samples = Exporter(lake.warehouse.layout, lambda: [watch], clock=lambda: last_ms + 1).samples()
+    assert [sample.value for sample in samples if sample.metric == "tidemark_sla_level"] == [0]
+
+
+def test_check_tells_what_each_sla_finds_now(lake: Lake, own_project: Project, tmp_path: Path) -> None:
+    append(lake.orders, 0)
+    project_of(lake, own_project)
+    (line,) = [line for line in check([], tmp_path / "warehouse", own_project) if line.startswith("watch.")]
+    assert line.startswith("watch.kept: pass: commit age of silver.orders is ")
+    # A store is asked with --live alone.
+    text = own_project.slas.read_text()
+    own_project.slas.write_text(text.replace(f'"{lake.folder}"', '"s3://lake/silver"'))
+    (line,) = [line for line in check([], tmp_path / "warehouse", own_project) if line.startswith("watch.")]
+    assert line == "watch.kept: silver.orders is in an object store: --live reads it"
+    own_project.slas.write_text(text.replace(f'"{lake.folder}"', '"ftp://lake/silver"'))
+    with pytest.raises(
+        InvalidSpec, match=r"slas\.toml: watch\.silver\.tables: has 'ftp://lake/silver'; a location is a path"
+    ):
+        check([], tmp_path / "warehouse", own_project)
