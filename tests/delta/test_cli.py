@@ -257,11 +257,9 @@ def test_a_missing_warehouse_is_not_an_empty_one(tmp_path: Path, command: str) -
     homes = (["--home", str(absent)], ["--home", str(tmp_path), "--warehouse", str(absent)])
     answers = [command_line.tidemark(tmp_path, *home, *command.split()) for home in homes]
     assert [(answer.returncode, answer.stdout) for answer in answers] == [(1, ""), (1, "")]
-    for answer, place in zip(answers, (absent / "warehouse", absent), strict=True):
-        assert (
-            f"{place}: no such folder: nothing has run yet (`tidemark up` starts streams), or choose another"
-            in answer.stderr
-        )
+    for answer, place, home in zip(answers, (absent / "warehouse", absent), homes, strict=True):
+        up = f"`tidemark --home {home[1]} up`"  # which starts streams in the warehouse of its state folder
+        assert f"{place}: no such folder: nothing has run yet ({up} starts streams), or choose another" in answer.stderr
     assert not absent.exists()
 
 

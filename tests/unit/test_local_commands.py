@@ -170,7 +170,7 @@ def test_down_drains_streams_that_were_launched_elsewhere(
         f"nothing runs in {project.state}\n"
         "mine/reading still has a driver on h, process 7, stuck: batch 3\n"
         "mine/stuck still has a driver\n"
-        f"`tidemark down mine` drains what writes to {elsewhere}, wherever it was launched\n",
+        f"`tidemark --warehouse {elsewhere} down mine` drains what writes to {elsewhere}, wherever it was launched\n",
     )
     drained = tidemark(project.folder, *place, "down", "mine")
     assert drained.returncode == 1
