@@ -148,7 +148,7 @@ def _names() -> Iterator[str]:
         yield f"tidemark.api.{name}"
         for parameter in inspect.signature(getattr(api, name)).parameters:
             yield f"tidemark.api.{name}({parameter})"
-    yield from (f"tidemark_airflow.{name}" for name in import_module("tidemark_airflow")._PLACES)
+    yield from (f"tidemark_airflow.{name}" for name in import_module("tidemark_airflow")._MODULES)
 
 
 def _entry_points() -> Iterator[str]:
