@@ -1,6 +1,7 @@
--- value of a key. It was valid from valid_from, inclusive, to valid_to, exclusive, record time; valid_to null: it is still valid.
--- If several updates have one instant, the last one is valid, and the others for no time. A suppressed update has a row only if another
--- value lies between it and the equal value before it; of several such updates the newest has one
+-- value of a key, which was valid from valid_from (inclusive) to valid_to (exclusive; null: it still is), record time. Of several updates
+-- with the same instant only the last was valid; the others end where they start. A suppressed update has a row only if the value had
+-- changed before it, by record time: a sent A of 12:00, a sent B of 12:05 and a suppressed A of 12:09 give three rows. Of a run of
+-- suppressed updates the newest counts
 SELECT topology, sub_topology, operator, key, value, valid_from, valid_to, window_start, window_end, batch_id, seq
 FROM (
     SELECT topology, sub_topology, operator, key, value, valid_from, window_start, window_end, batch_id, seq,

@@ -1,5 +1,5 @@
--- table and interval that is complete. complete_at is the first time, records and emitted count all of its batches. reopenings are the
--- batches that got results after that; the last one was at reopened_at, with the cause and the first record in it
+-- table and interval that is complete. complete_at is when it first was; records and emitted count all batches, also later ones. reopenings
+-- is the number of batches that got results after complete_at: the newest was at reopened_at, with the cause and its first record
 SELECT topology, sub_topology, operator, completeness.table, interval_start, interval_end, min(decided_at) AS complete_at,
        CASE WHEN count(records) = count(*) THEN cast(sum(records) AS bigint) END AS records,
        CASE WHEN count(emitted) = count(*) THEN cast(sum(emitted) AS bigint) END AS emitted,

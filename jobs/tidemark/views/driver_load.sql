@@ -1,5 +1,5 @@
--- driver. Its newest heartbeat has CPU (1: one core), memory, waiting records, the
--- last batch, disk space, and when a driver that is behind will have read everything
+-- driver, from its newest heartbeat: CPU (1: one core), memory, waiting records, the last batch, disk space, and when a driver that is
+-- behind will have read everything
 SELECT topology, sub_topology, beat_at, state, epoch, batch_id, cpu_share, memory_bytes, memory_free_bytes,
        memory_bytes / (memory_bytes + memory_free_bytes) AS memory_share, records_waiting, last_batch_ms,
        checkpoint_bytes, state_bytes, records_behind, arrival_per_s, working_per_s, eta_at

@@ -1,6 +1,6 @@
--- objective and check. It has the records of the objective's window before the check, the slow ones among them, the number of slow
--- records that the budget allows, and its unused share (< 0: exceeded; null: too few records). burn_rate_1h, burn_rate_6h and
--- burn_rate_3d are rates of use over these times
+-- objective and check. Of the objective's window before the check it has the number of records, of slow ones, and of slow ones that the
+-- budget allows, and the unused share of the budget (< 0: exceeded; null: too few records). burn_rate_1h, burn_rate_6h and burn_rate_3d are
+-- the rates of use over these times
 SELECT
     topology, objective, subject, owner, checked_at, target, threshold_ms, window_ms, window_records AS records,
     window_slow AS slow_records, window_records * (1 - target) AS allowed_records, budget_left,

@@ -1,5 +1,5 @@
--- source, or operator that keeps changes. It has the newest record time that was read or emitted, the watermark, and the lag of
--- both in ms at as_of, the clock of the reader
+-- source, or operator that keeps changes, with the newest record time that was read or emitted, the watermark, and how many ms each is
+-- behind as_of, the reader's clock
 SELECT topology, sub_topology, operator, newest_at, unix_millis(as_of) - unix_millis(newest_at) AS stale_ms,
        watermark, unix_millis(as_of) - unix_millis(watermark) AS watermark_behind_ms, activity, blocked_by,
        last_beat_at, driver_state, as_of

@@ -1,5 +1,5 @@
--- topology, hour of the windows' end (record time) and leaf. It has the critical paths that ended at the leaf, ms, and the operator
--- with the largest share. At least 50 % and 90 % of them took at most p50_ms and p90_ms. over_sla_windows null: no SLA
+-- topology, hour of the windows' end (record time) and leaf, with the critical paths that ended at the leaf, ms, and the operator with the
+-- largest share. p50_ms and p90_ms are their nearest-rank percentiles. over_sla_windows null: no SLA
 SELECT paths.topology, paths.hour, paths.leaf, paths.windows, paths.avg_ms, paths.p50_ms, paths.p90_ms, paths.max_ms,
        paths.queued_ms, paths.waited_ms, paths.over_sla_windows, slowest.operator AS slowest_operator, slowest.share AS slowest_share
 FROM (

@@ -1,4 +1,4 @@
--- invalid record, with the reason. `source` is the operator that rejected it: a source, one with a null key, or a sink whose
+-- invalid record, with the reason. `source` is the operator that rejected it: a source, an operator that got a null key, or a sink whose
 -- topic or schema rejects it
 SELECT topology, sub_topology, batch_id, operator AS source, topic, dead_letters.partition AS partition,
        dead_letters.offset AS offset, reason, detail, dead_letters.key AS key, dead_letters.value AS value

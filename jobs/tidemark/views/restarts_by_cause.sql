@@ -1,6 +1,6 @@
--- stream, day (UTC) and cause of restarts, of drivers that another one followed. The cause is how one ended, as in stream_uptime, and
--- who drained it, why a task killed it (such as stale), or the kind of error with which it failed (such as DataLost), without ids.
--- down_ms is the time from its last heartbeat to the first of the next driver
+-- stream, day (UTC) and cause of restarts: drivers that another one followed. The cause says how the driver ended, as in stream_uptime, and
+-- who drained it, why a task killed it (such as stale), or the kind of error with which it failed (such as DataLost), without ids. down_ms
+-- is the time from its last heartbeat to the next driver's first
 SELECT topology, sub_topology, date_trunc('day', last_beat_at) AS day, ended, cause, count(*) AS restarts,
        cast(sum(unix_millis(next_at) - unix_millis(last_beat_at)) AS bigint) AS down_ms
 FROM (

@@ -1,5 +1,5 @@
--- operator that suppresses unchanged updates, and hour (driver clock of the decision). It has the number of updates, and of
--- suppressed ones. The hour is null if it is unknown
+-- operator that suppresses unchanged updates, and hour (driver clock of the decision; null: unknown), with the number of updates, and of
+-- suppressed ones
 SELECT topology, sub_topology, operator, date_trunc('hour', decided_at) AS hour,
        cast(sum(emitted + suppressed) AS bigint) AS judged,
        cast(sum(emitted) AS bigint) AS emitted,

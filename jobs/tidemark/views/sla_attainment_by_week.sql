@@ -1,5 +1,5 @@
--- topology, SLA and week (Monday to Sunday, UTC). It has the number of checks in which the SLA held. Checks for the past and in
--- maintenance windows do not count
+-- topology, SLA and week (Monday to Sunday, UTC), with the number of checks in which the SLA held. Checks for the past and in maintenance
+-- windows do not count
 SELECT
     topology, sla, week, checks, held, judged - held AS broken, checks - judged AS unknown,
     CASE WHEN judged > 0 THEN CAST(held AS DOUBLE) / judged END AS attainment, owner

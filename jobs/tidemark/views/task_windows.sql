@@ -1,7 +1,7 @@
--- operator, streaming window that its watermark passed, and task (a shard, or an input partition of a source), with the task's
--- end-window time (EWT): ewt_at by the clock of its host, ewt_adjusted_at by that of operator_windows. batch_id: of a shard the batch
--- that closed the window, of an input partition the first in which its own watermark passed it; a partition that had not passed it then
--- has no row
+-- operator, streaming window that its watermark passed, and task (a shard, or an input partition of a source), with the task's end-window
+-- time (EWT): ewt_at by its host's clock, ewt_adjusted_at by that of operator_windows. batch_id of a shard is the batch that closed the
+-- window; of a partition it is the first batch in which the partition's own watermark passed the window. A partition that passed it later
+-- than the operator has no row
 SELECT windows.topology, windows.sub_topology, windows.operator, windows.kind, windows.window_start, windows.window_end,
        tasks.task.shard, tasks.task.partition, tasks.task.host, tasks.task.finished_at AS ewt_at,
        tasks.task.finished_at + (coalesce(tasks.task.skew_ms, 0) + coalesce(windows.skew_ms, 0)) * INTERVAL '0.001' SECOND

@@ -40,8 +40,8 @@ from tidemark.why import walk
 HEAD = """\
 # Tables and views
 
-`tidemark docs` writes this page from `jobs/tidemark/model/tables/catalog.py` and `jobs/tidemark/views/`; change those
-files instead of this page. [cookbook.md](cookbook.md) has questions with their SQL, and shows how to attach a reader.
+`tidemark docs` writes this page from `jobs/tidemark/model/tables/catalog.py` and `jobs/tidemark/views/`.
+[cookbook.md](cookbook.md) has questions with their SQL, and shows how to attach a reader.
 
 Instants are timestamps in UTC. The text of each column names its clock: *record time* comes from the record; *driver
 clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole

@@ -382,7 +382,8 @@ OPERATOR_WINDOWS = Table(
             (
                 "records",
                 "bigint",
-                "records of the window that the operator finished, at a source with late ones; null: too many open",
+                "records of the window that the operator finished, a source also late ones; null: too many windows "
+                "open",
             ),
             ("host", "string", "name of the host whose clock the driver reads"),
             ("batch_started_at", "timestamp", "driver clock when that batch began, before it was read"),
@@ -516,7 +517,7 @@ DEAD_LETTERS = Table(
                 "operator",
                 "string",
                 "operator that did not send it on. late: an aggregate with closed windows, or a strict join or source; "
-                "quarantined: a source, one with a null key, or a sink whose topic or schema rejects it; "
+                "quarantined: a source, one that got a null key, or a sink whose topic or schema rejects it; "
                 "undeliverable: the sink",
             ),
             (
@@ -628,7 +629,7 @@ COMPLETENESS = Table(
             (
                 "records",
                 "bigint",
-                "records of the interval that the operator finished, since its last row; null: too many open",
+                "records of the interval that the operator finished, since its last row; null: too many intervals open",
             ),
             (
                 "emitted",
@@ -653,7 +654,7 @@ COMPLETENESS = Table(
 )
 SCHEMA_CHANGES = Table(
     "schema_changes",
-    "change of a field in sampled records of a topic, and again hourly at most while the field is seen",
+    "change of a field in sampled records of a topic, repeated at most hourly while the field is seen",
     (
         *_DECIDED,
         *_columns(
@@ -970,7 +971,7 @@ _OF_CAUSE = (
     (
         "cause_records",
         "bigint",
-        "records that it kept back; what usually comes where nobody counted them; null: not about records",
+        "records that it kept back, or, where nobody counted them, that usually come; null: not about records",
     ),
     ("cause_share", "double", "its share of the excess, 0 to 1; null: not known"),
     ("cause_results", "bigint", "broken results that it explains; null: not counted"),
