@@ -15,9 +15,9 @@ from tidemark.model.topology import Topology
 
 
 def by_arrival(topology: Topology) -> Iterator[tuple[str, str]]:
-    """Yields operators that keep the last arrived record of several partitions.
+    """Yields each operator that keeps the record of a key that arrived last, if several partitions have such records.
 
-    Each comes with the remedy.
+    With the operator comes a warning, which says what to do.
     """
     operators = topology.operators
     orders = _orders(operators)
@@ -34,7 +34,7 @@ def by_arrival(topology: Topology) -> Iterator[tuple[str, str]]:
 
 
 def _orders(operators: Mapping[str, Operator]) -> dict[str, frozenset[str]]:
-    """Returns by operator the columns whose equal values have one order."""
+    """Returns, by operator, the columns by which its records are in order (`Operator.ordered_by`)."""
     orders: dict[str, frozenset[str]] = {}
     for operator in operators.values():
         read = [orders[name] for name in operator.upstream_flows]

@@ -16,9 +16,9 @@ from tidemark.semantics.strategy import Strategy
 
 
 def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
-    """Returns the *operators* that send updates of a table, not events.
+    """Returns the *operators* that send updates of a table, and not events.
 
-    *operators* are in order.
+    Each of *operators* comes after those that it reads.
     """
     senders: set[str] = set()
     for operator in operators.values():
@@ -40,7 +40,7 @@ def unknown_inputs(file: str, operators: Mapping[str, Operator], names: Collecti
 def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Returns the *operators* whose inputs all exist, directly and further up."""
     readers = inverted(_inputs(operators))
-    # Left out is what reads, also through others, a name that no operator has.
+    # An operator is left out if it reads, perhaps through others, a name that no operator has.
     return omit(operators, reached(readers.keys() - operators.keys(), readers))
 
 
@@ -55,7 +55,7 @@ def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mappin
 
 
 def sorted_by_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
-    """Returns operators after the ones they read, otherwise as in the file."""
+    """Returns *operators* with each after those that it reads, and otherwise in the order of the file."""
     return in_order_of(in_order(_inputs(operators)), operators)
 
 
@@ -64,10 +64,9 @@ def _inputs(operators: Mapping[str, Operator]) -> dict[str, tuple[str, ...]]:
 
 
 class OperatorChecks:
-    """Finds operators that cannot run, from the shape of the DAG alone.
+    """Finds operators that cannot run, from the shape of the DAG alone: columns are not looked at.
 
-    Columns are not needed. Names in *read_by_others* are read by operators that are missing because of their own
-    mistakes.
+    *operators* lacks those with mistakes of their own. *read_by_others* are the operators that these may read.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class OperatorChecks:
         self._unsound: set[str] = set()
 
     def sound(self) -> dict[str, Operator]:
-        """Returns the operators without a mistake in their inputs."""
+        """Returns the operators that can read their inputs."""
         return omit(self._operators, self._unsound)
 
     def mistakes(self) -> list[InvalidSpec]:
@@ -111,7 +110,7 @@ class OperatorChecks:
         yield from operator.mistakes(read, self._updates)
 
     def _of_completeness(self, operator: Operator) -> Iterator[Mistake]:
-        """Yields operators of other streams that hold results of complete intervals."""
+        """Yields a mistake if a periodic operator of another stream sends results later than the watermark says."""
         flows = {name: each.flows for name, each in self._operators.items()}
         before = reached(operator.flows, flows)
         repartitions = [name for name in before if self._operators[name].hop_table is not None]
@@ -135,7 +134,7 @@ class OperatorChecks:
                 self._fail(operator, [*self._of_several(operator)])
 
     def _of_several(self, source: Source) -> Iterator[Mistake]:
-        """Yields why *source* cannot read several topics beside the others."""
+        """Yields why *source* cannot read its several topics beside what other sources read and sinks write."""
         if not source.reads_several:
             return
         remedy = "read each topic in one source of a topology"
@@ -172,7 +171,10 @@ class OperatorChecks:
 
 
 def completed(ordered: Iterable[Operator]) -> list[Operator]:
-    """Returns *ordered* operators with keys and windows that follow from others."""
+    """Returns the operators with the keys and windows that follow from what they read.
+
+    *ordered* has each operator after those that it reads.
+    """
     complete: dict[str, Operator] = {}
     columns: dict[str, WindowColumns] = {}
     for operator in ordered:

@@ -19,14 +19,15 @@ class AlertCause:
 
     Attributes:
         owner: whose fault it is.
-        detail: which one: an operator, a source, SOURCE/PARTITION, a host, …; None: the stream says it.
-        stream: whose time it was, TOPOLOGY/STREAM; None: it was spent outside of streams, or no stream is known.
-        amount_ms: time beyond what is expected of it, ms; None: it is not about time, or not measured.
-        records: how many records it kept from being counted; where nobody counted any, how many usually come. None:
-            it is not about numbers of records.
-        share: its share of the whole excess, 0 to 1; None: not measured.
-        results: how many of the results that broke the SLA it explains; None: they were not counted.
-        broken: how many results broke the SLA; None: they were not counted.
+        detail: which operator, source, SOURCE/PARTITION, host, … the owner is; None if *stream* says it.
+        stream: whose time it was, TOPOLOGY/STREAM; None if it was spent outside of streams, or no stream is known.
+        amount_ms: the time beyond what is expected of the owner, ms; None if the cause is not about time, or if nobody
+            measured the time.
+        records: how many records the owner kept from being counted, or, if nobody counted these, how many usually come.
+            None if the cause is not about numbers of records.
+        share: the owner's share of the whole excess, 0 to 1; None if it was not measured.
+        results: how many of the results that broke the SLA the cause explains; None if they were not counted.
+        broken: how many results broke the SLA; None if they were not counted.
         since_ms: when it began.
     """
 
@@ -42,7 +43,7 @@ class AlertCause:
 
     @property
     def place(self) -> tuple[str | None, int | None]:
-        """Its detail without a partition, and the partition.
+        """The detail without its partition, and the number of the partition; None for what is missing.
 
         >>> AlertCause(owner="silence", detail="orders/3").place, AlertCause(owner="pause", detail="h/x").place
         (('orders', 3), ('h/x', None))
@@ -108,7 +109,7 @@ class SlaResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenSlaChange:
-    """What a change of an incident and one of an alert both say of the broken SLA."""
+    """What changes of incidents and changes of alerts say of the broken SLA."""
 
     topology: str
     sla: str
@@ -150,7 +151,7 @@ class IncidentChange(BrokenSlaChange):
 class Alert(BrokenSlaChange):
     """A change of an alert: a row of `alerts`.
 
-    *fault* is the same in alerts of all topologies that one fault has broken; None: the fault is of this topology.
+    *fault* is the same in alerts of all topologies that one fault has broken; None if only this topology can have it.
     """
 
     alert: str
@@ -173,7 +174,7 @@ class Alert(BrokenSlaChange):
 class Delivery:
     """A channel has delivered a change of an alert: a row of `deliveries`.
 
-    *reminder* is its number, from 1; None: the change itself.
+    *reminder* is the number of the reminder that was delivered, from 1; None if it was the change itself.
     """
 
     topology: str
@@ -219,7 +220,7 @@ C = TypeVar("C", bound=Changed)
 
 
 def in_time(changes: Iterable[C]) -> list[C]:
-    """Returns *changes* as they happened; those of one instant by name, and of one name in the order of Change."""
+    """Returns *changes* in order: by instant, then by name, then in the order of the members of Change."""
     order = [*Change]
     return sorted(changes, key=lambda each: (each.changed_ms, each.name, order.index(each.change)))
 

@@ -13,7 +13,7 @@ from tidemark.model.topology import SubTopology, Topology
 class Stream:
     """A sub-topology of a topology, in a warehouse.
 
-    `promise_ms` is the shortest latency that an SLA of the topology promises; None: none is known to.
+    `promise_ms` is the shortest latency that an SLA of the topology promises; None if no SLA is known to promise one.
     """
 
     topology: Topology
@@ -23,7 +23,7 @@ class Stream:
 
     @property
     def shards(self) -> int:
-        """The number of its shards; 1: in the driver."""
+        """The number of its shards; with 1 its operators run in the driver."""
         return self.topology.shards_of(self.sub.name)
 
     @property

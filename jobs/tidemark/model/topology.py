@@ -61,10 +61,10 @@ class JobLaunch:
     """A launch of a PySpark job.
 
     Attributes:
-        application: the job's Python file; empty: unknown.
-        arguments: those of the job.
-        launched_by: the task of Airflow or the command that launched it; empty: unknown.
-        consumer_groups: how the names of its queries' consumer groups begin; empty: there are none.
+        application: the job's Python file; empty if unknown.
+        arguments: the arguments of the job.
+        launched_by: the task of Airflow or the command that launched the job; empty if unknown.
+        consumer_groups: how the names of its queries' consumer groups begin; empty if there are no groups.
     """
 
     application: str = ""
@@ -175,7 +175,7 @@ class Topology:
         facts_every_ms: how often facts move from the journal to their tables; 0: with each batch.
         check_every_ms: how often a check of its SLAs is stored if nothing changes.
         consumer_groups: how the names of the consumer groups begin that show the progress of its streams to Kafka's
-            own tools; None: there are none.
+            own tools; None if there are no groups.
         driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
         clusters: by name, those of its file and of its project.
         registries: by name, those of its file and of its project.
@@ -233,7 +233,7 @@ class Topology:
         return self.shards.get(sub_topology, self.shards.get(EVERY, 1))
 
     def consumer_group(self, sub_topology: str) -> str | None:
-        """Returns the group with the offsets of *sub_topology*; None: there is none."""
+        """Returns the consumer group with the offsets of *sub_topology*; None if there is no such group."""
         return consumer_group(self.consumer_groups, self.name, sub_topology)
 
     @property
@@ -386,7 +386,7 @@ def of_jobs(
 
     Args:
         name: its name.
-        subs: its queries; none: only the warehouse knows them.
+        subs: its queries; empty if only the warehouse knows them.
         trigger_ms: the longest trigger; 0: there is none.
         jobs: by query, the last launch of its job.
     """

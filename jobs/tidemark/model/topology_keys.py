@@ -29,7 +29,7 @@ _GROUP_PREFIX = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
 
 def _group_prefix(value: object, *_: str) -> str | None:
-    """Returns how the names of consumer groups begin; None: there are none."""
+    """Returns how the names of consumer groups begin; None if there are no groups."""
     if isinstance(value, bool):
         return GROUP_PREFIX if value else None
     if not isinstance(value, str) or not _GROUP_PREFIX.fullmatch(value):

@@ -53,7 +53,7 @@ class WrittenTime(NamedTuple):
 
 
 def written_time(value: str | datetime) -> WrittenTime | None:
-    """Returns the time that *value* is: an instant, by default in UTC, or a length; None: it is neither.
+    """Returns the time that *value* is: an instant, by default in UTC, or a length; None if it is neither.
 
     >>> written_time("-5 s"), written_time("1970-01-01T00:00:01Z"), written_time("soon")
     (WrittenTime(ms=-5000, is_relative=True), WrittenTime(ms=1000, is_relative=False), None)
@@ -287,7 +287,7 @@ class GivenRecord:
 class GivenRecords:
     """Records for *source*, at *place* of the file.
 
-    They arrive at *at_ms*, epoch ms; None: at their newest time.
+    They arrive at *at_ms*, epoch ms. If that is None, they arrive at the newest of their own times.
     """
 
     place: str
@@ -298,9 +298,10 @@ class GivenRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """What *operator* is expected to send on, to have in the end, and to count; None: anything.
+    """What a test at *place* of the file expects of *operator*; None for what it does not check.
 
-    It is written at *place* of the file.
+    *rows* are the records that it sends on, *current* the last record of each key in the end, and *counts* the numbers
+    of updates by outcome.
     """
 
     place: str
@@ -328,7 +329,7 @@ class TopologyTest:
 
 
 def parse(content: Mapping[str, Any], *, file: str) -> tuple[str | None, list[TopologyTest]]:
-    """Returns the name of the topology that *content*, a parsed file, tests, and the tests. None: the file's own name.
+    """Returns the topology and the tests of *content*, a parsed file; the topology is None if it has the file's name.
 
     Raises:
         InvalidSpec: with a line for each mistake, which names *file*.

@@ -121,7 +121,7 @@ class Engine:
 
     @property
     def reached(self) -> tuple[int, dict[str, int]]:
-        """The last finished batch, or -1 before the first, and its end per `source/partition`."""
+        """The last finished batch, or -1 before the first, and up to which offset it read each `source/partition`."""
         if self.progress is None:
             return -1, {}
         offsets: dict[str, int] = {}

@@ -45,7 +45,7 @@ class Followed(Protocol):
 
     @property
     def reached(self) -> tuple[int, dict[str, int]]:
-        """The last finished batch (-1: none), and its end per `source/partition`."""
+        """The last finished batch, or -1 before the first, and up to which offset it read each `source/partition`."""
 
 
 class Pulse:

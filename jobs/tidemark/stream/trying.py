@@ -100,7 +100,7 @@ def try_apart(ranges: Ranges, tried: TriedStream, spark: SparkSession, check: Ca
     """Returns how a separate process ended that read *ranges* of a stream and ran its operators.
 
     Args:
-        ranges: The offsets to read, by topic and partition; none: only the registries are asked.
+        ranges: The offsets to read, by topic and partition. If there are none, only the registries are asked.
         tried: The stream.
         spark: The session whose jars and memory the JVM of the process gets. With more memory than the driver's the
             record might not kill the process.

@@ -29,9 +29,9 @@ TopicPartitionOf = Callable[[Source, int], TopicPartition]
 class Topics:
     """The topics of sources at *clusters*, by the name of a cluster.
 
-    *schemas* gets those of registries; *topic_partition_of* knows input partitions of sources over several topics.
-    *stopped* says that the broker of this machine, which `default` has without any other address, does not run, and how
-    to start it.
+    *schemas* gets the schemas of registries. *topic_partition_of* returns the topic and Kafka's number of an input
+    partition, for sources over several topics. *stopped* says that the broker of this machine does not run, and how
+    to start it; the cluster `default` is that broker if it has no other address.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Topics:
         )
 
     def why_unread(self, source: Source) -> str | None:
-        """Returns why no record of *source* can be read again; None: its topic can be asked."""
+        """Returns why no record of *source* can be read again; None if its broker can be asked."""
         if source.topic is None or source.kafka in self._clusters:
             return without_topic(source)
         return self._stopped if self._stopped and source.kafka == DEFAULT else without_address(source.kafka)
@@ -57,7 +57,7 @@ class Topics:
     def __call__(self, source: Source, partition: int, offsets: Collection[int]) -> pl.DataFrame | None:
         """Returns the parsed rows of *source* at *offsets* of an input partition.
 
-        Rows that are gone are left out. None: no topic, or no known cluster.
+        Rows that are gone are left out. The result is None if the source reads no topic, or its cluster is not known.
 
         Raises:
             InvalidArgument: the broker does not answer.
@@ -84,7 +84,7 @@ class Topics:
             return [message.offset() or 0 for message in self._messages(consumer, source, partition, offsets)]
 
     def why_without_record(self, source: Source, partition: int, offsets: Collection[int]) -> str:
-        """Returns why no record is read at *offsets* of an input partition, with numbers.
+        """Returns why no record is read at *offsets* of an input partition: each reason with its number of offsets.
 
         Raises:
             InvalidArgument: the broker does not answer.
@@ -109,7 +109,7 @@ class Topics:
             raise self._no_answer(source, error) from error
 
     def _is_compacted(self, source: Source, partition: int) -> bool | None:
-        """Returns True if the topic of an input partition is compacted; None: the broker does not say."""
+        """Returns True if the topic of an input partition is compacted; None if the broker does not say so."""
         cluster = self._clusters[source.kafka]
         topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic_partition_of(source, partition).topic)
         admin = make_client(AdminClient, cluster, {**cluster.client, "log_level": 0})
@@ -122,8 +122,8 @@ class Topics:
     def ends(self, source: Source, partitions: Collection[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the first and the next offset of partitions at the broker.
 
-        They are *partitions*, and those that were added to the topic since.
-        Empty without a topic or a known cluster.
+        These are *partitions*, and those that were added to the topic since. The result is empty if the source reads no
+        topic, or its cluster is not known.
 
         Raises:
             InvalidArgument: the broker does not answer.

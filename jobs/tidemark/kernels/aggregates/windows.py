@@ -80,10 +80,7 @@ def _instants(shown_ms: pl.Series, zone: ZoneInfo) -> pl.Series:
 
 
 def ends_by(end_ms: int | None) -> pl.Expr:
-    """Returns True for rows whose window ends by *end_ms*.
-
-    None: no window does.
-    """
+    """Returns True for rows whose window ends by *end_ms*; if that is None, no window does."""
     return pl.lit(value=False) if end_ms is None else pl.col("window_end") <= end_ms
 
 

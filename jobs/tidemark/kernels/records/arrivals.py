@@ -240,7 +240,8 @@ class HopArrivals:
             `_result`.
         watermark_ms: the upstream's watermark.
         idle: whether the upstream is idle; None if it sent no mark.
-        idle_watermark_ms: the lowest watermark of the upstream's idle partitions, by its newest mark; None without any.
+        idle_watermark_ms: the lowest watermark of the upstream's idle partitions, by its newest mark; None if no
+            partition is idle.
         windows: starts of the windows that the upstream closed.
         last_batch: the upstream's last batch that was read.
     """

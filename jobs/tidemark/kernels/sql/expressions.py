@@ -108,7 +108,7 @@ class Expressions:
         self.failed.append(records)
 
     def _problems(self, frame: pl.DataFrame, select: Mapping[str, str], where: str | None) -> list[str | None]:
-        """Returns the problem of each row of *frame*; None: none."""
+        """Returns the error that each row of *frame* causes, or None."""
         texts = {"where": where} if where else {}
         for name, sql in select.items():
             texts[_TOPOLOGY_KEYS.get(name, f"select.{name}")] = sql

@@ -117,10 +117,10 @@ def _refuse_reopened_sessions(values: Values) -> None:
 @register
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(DeclaredOperator):
-    """Aggregates per *key*, over windows or rolling.
+    """Aggregates the records of each key, in windows or over all records so far.
 
-    It reads a stream, or a table's updates behind a repartition. `aggregates` are function and column by name; only
-    `select` of them is emitted. `key` is that of the repartition where it reads one.
+    It reads a stream, or the updates that a repartition hands on; then `key` is that of the repartition. `aggregates`
+    has function and column by name. `select` has the columns of a result, as SQL over the aggregates.
     """
 
     kind: ClassVar[str] = "aggregate"
@@ -149,11 +149,11 @@ class Aggregate(DeclaredOperator):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Its key; none over windows, which end."""
+        """Its key. With windows it has none: after the end of its window, a key gets no new records."""
         return () if self.windows else self.key
 
     def sends_updates(self, *, reads_updates: bool) -> bool:
-        """Returns True."""
+        """Returns True: a result replaces the one before of its key."""
         return True
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
@@ -161,11 +161,11 @@ class Aggregate(DeclaredOperator):
         return frozenset({KAFKA_KEY, *self.key})
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Returns those of its key; all else is calculated."""
+        """Returns the event times among the columns of its key: all other columns are calculated."""
         return read[0] & {*self.key}
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
-        """Returns bounds of its own windows, and kept ones of its input."""
+        """Returns the bounds of its own windows, and the bounds of its input that its results still have."""
         bounds = read[0].bounds
         kept = bounds_among(self.key, bounds)
         # The smallest or newest bound is a bound itself; a sum of bounds is not.
@@ -180,7 +180,7 @@ class Aggregate(DeclaredOperator):
         return WindowColumns(emitted, ResultWindows(self.windows, self.emission.strategy) if self.windows else None)
 
     def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
-        """Yields misfits with a stream, or a repartition with an id."""
+        """Yields a missing or superfluous key, and what would need old values to be retracted and cannot do that."""
         of = read[self.inputs[0]]
         yield from self._key_mistakes(of)
         if of.name in updates:
@@ -212,7 +212,7 @@ class Aggregate(DeclaredOperator):
             )
 
     def completed(self, read: Mapping[str, Operator], columns: WindowColumns) -> Self:
-        """Returns it with the key of the repartition that it reads."""
+        """Returns the aggregate, with the key of the repartition if it reads one."""
         of = read[self.inputs[0]]
         return replace(self, key=of.key) if isinstance(of, Repartition) else self
 

@@ -57,10 +57,10 @@ HOW = defaulted(
 @register
 @dataclass(frozen=True, kw_only=True)
 class Join(DeclaredOperator):
-    """Adds to each record the matching row of *table*, or of *delta*.
+    """Adds to each record the matching row of the operator *table*, or of the Delta table *delta*.
 
-    From an operator's table it is the row that was valid at the record's timestamp, among the rows read so far; from a
-    Delta table that of the newest version. Without a match the columns are null, or the record is left out (*inner*).
+    The row of an operator is the one that was valid at the record's timestamp, among the rows read so far. The row of a
+    Delta table is that of its newest version. A record without a match gets null columns, or is dropped (*inner*).
     """
 
     kind: ClassVar[str] = "join"
@@ -86,7 +86,7 @@ class Join(DeclaredOperator):
 
     @property
     def remedy_if_filtered(self) -> str:
-        """Names the side without a match."""
+        """Names the table that has no matching row."""
         return f"look at `on` and at the rows of {self.table or self.delta}, or use how = left"
 
     def sends_updates(self, *, reads_updates: bool) -> bool:
@@ -98,17 +98,17 @@ class Join(DeclaredOperator):
         return names
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Returns those of both sides."""
+        """Returns the event times of both sides."""
         return frozenset().union(*read)
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
-        """Returns the bounds of both sides, and the first input's results."""
+        """Returns the bounds of both sides. Its records are results of the same windows as those of its first input."""
         stream, *table = read
         joined = table[0].bounds if table else {}
         return WindowColumns({**joined, **stream.bounds}, stream.results)
 
     def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
-        """Yields that the other side is not a table."""
+        """Yields a mistake if *table* is an operator of another kind."""
         if self.table is not None and not isinstance(read[self.table], KeyedTable):
             yield Mistake("table", f"is the {read[self.table].kind} {self.table!r}", "name a table")
 

@@ -31,12 +31,13 @@ class TopicFormat:
     """A format of records in topics that another package adds.
 
     Attributes:
-        as_json: for sources: the place, `module:name`, of a function that takes the bytes of a record's value and
-            returns those of a JSON object with its fields. A record for which it raises an error is quarantined as
-            `unreadable`. None: no source reads it.
-        of_json: for sinks: the place of a function that takes the bytes of a JSON object with the columns of a record
-            and returns those of its value. A record for which it raises an error is quarantined at the sink. It gives
-            the same bytes for the same record, which is sent again after a crash. None: no sink writes it.
+        as_json: for sources, the `module:name` of a function that takes the bytes of a record's value and returns the
+            bytes of a JSON object with the record's fields. A record for which the function raises an error is
+            quarantined as `unreadable`. None if no source reads the format.
+        of_json: for sinks, the `module:name` of a function that takes the bytes of a JSON object with the columns of a
+            record and returns the bytes of the record's value. A record for which the function raises an error is
+            quarantined at the sink. The function must give the same bytes for the same record, because a record is
+            sent again after a crash. None if no sink writes the format.
     """
 
     as_json: str | None = None
@@ -48,22 +49,22 @@ TOPIC_FORMATS: OpenList[TopicFormat] = OpenList("format", group="tidemark.format
 
 
 def formats_read() -> list[str]:
-    """Returns the words of added formats that sources read."""
+    """Returns the names of the formats of other packages that sources read."""
     return [word for word, added in TOPIC_FORMATS.items() if added.as_json]
 
 
 def formats_written() -> list[str]:
-    """Returns the words of added formats that sinks write."""
+    """Returns the names of the formats of other packages that sinks write."""
     return [word for word, added in TOPIC_FORMATS.items() if added.of_json]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaEnd(DeclaredOperator, ABC):
-    """Reads or writes a *topic* of the cluster *kafka*, or another place.
+    """Reads or writes a *topic* of the cluster *kafka*, or something else; then *topic* is None.
 
-    The *format* is one of Format, or of TOPIC_FORMATS. Clusters are in model/project/connections.py. With another place
-    *topic* is None. *avro_schema* is the text of the file that the key `schema` names. With *traces* a source notes the
-    headers `traceparent` of its records, and the records of a sink have that of the batch.
+    The *format* is one of Format, or of TOPIC_FORMATS. Clusters are in model/project/connections.py. *avro_schema* is
+    the text of the file that the key `schema` names. With *traces* a source notes the `traceparent` headers of its
+    records, and a sink gives its records the `traceparent` header of their batch.
     """
 
     topic: str | None = None
@@ -73,28 +74,28 @@ class KafkaEnd(DeclaredOperator, ABC):
     traces: bool = False
 
     def each_topic(self, existing: Iterable[str]) -> list[Self]:
-        """Returns it once for each of its topics.
+        """Returns the operator once for each of its topics, each time with that topic alone.
 
-        Each uses its topic alone. A pattern matches topics among *existing*.
+        The topics of a pattern are those of *existing* that match it.
         """
         return [self] if self.topic else []
 
 
 def of_a_cluster(*topics: Key[Any]) -> Needs:
-    """Returns the need of the key `kafka`: one of the keys *topics*."""
+    """Returns what the key `kafka` needs beside it: one of the keys *topics*."""
     return needs(given(*topics), because="only a topic has a cluster")
 
 
 def with_headers(*topics: Key[Any]) -> Needs:
-    """Returns the need of the key `traces`: one of the keys *topics*."""
+    """Returns what the key `traces` needs beside it: one of the keys *topics*."""
     return needs(given(*topics), because="only records of a topic have headers")
 
 
 def schema_file(values: Values, schema: Key[str | None]) -> bytes | None:
-    """Returns the content of the file that the key *schema* names; None without the key.
+    """Returns the content of the file that the key *schema* names; None if the operator does not have the key.
 
     Raises:
-        InvalidSpec: it cannot be read.
+        InvalidSpec: the file cannot be read.
         MistakenKey: the key has a mistake.
     """
     name = values[schema]

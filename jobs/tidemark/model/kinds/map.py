@@ -53,10 +53,10 @@ IDENTITY = optional(
 @register
 @dataclass(frozen=True, kw_only=True)
 class Map(DeclaredOperator):
-    """Stateless SQL: `select` names expressions, `where` filters records.
+    """Evaluates SQL on each record: `select` has expressions by name, and `where` is true for records to send on.
 
-    With an *emission* it sends on a record only if it differs from the one before of its *key* (the record's own where
-    that is empty): in all its columns, or in the SQL expression *identity*.
+    With an *emission* a record is sent on only if it differs from the one before with the same *key*; if *key* is
+    empty, with the same key of the record itself. All columns are compared, or else the SQL expression *identity*.
     """
 
     kind: ClassVar[str] = "map"
@@ -72,7 +72,7 @@ class Map(DeclaredOperator):
 
     @property
     def remedy_if_filtered(self) -> str:
-        """Names its condition."""
+        """Names its key `where`."""
         return "look at its `where`"
 
     def sends_updates(self, *, reads_updates: bool) -> bool:
@@ -80,7 +80,7 @@ class Map(DeclaredOperator):
         return reads_updates
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
-        """Returns the unchanged columns, or its key if it judges updates."""
+        """Returns the columns that `select` only renames, or its key if it judges updates."""
         if read is ORDERED:
             return read
         if self.emission is not None:
@@ -89,7 +89,7 @@ class Map(DeclaredOperator):
         return frozenset(name for name, sql in self.select.items() if column_in(sql) in read) | (read & {KAFKA_KEY})
 
     def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
-        """Returns its key if it judges updates."""
+        """Returns its key, with a remedy, if it judges updates."""
         if self.emission is None:
             return None
         return ArrivalOrder(self.key, "let it read a table with newest_by, or records that have this key in Kafka")
@@ -104,7 +104,7 @@ class Map(DeclaredOperator):
         return {first: passed[name] for first, name in names.items() if name in passed}
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Returns those that it only renames."""
+        """Returns the event times that `select` only renames."""
         return (
             frozenset(name for name, sql in self.select.items() if column_in(sql) in read[0])
             if self.select
@@ -112,7 +112,7 @@ class Map(DeclaredOperator):
         )
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
-        """Returns the bounds that it selects."""
+        """Returns the bounds that `select` hands on."""
         return WindowColumns(selected_bounds(self.select, read[0].bounds), read[0].results) if self.select else read[0]
 
     @classmethod

@@ -1,7 +1,7 @@
-"""The base of all operator kinds: the questions about an operator.
+"""The base of all kinds of operators: what the rest of Tidemark asks an operator, which docstrings here call *it*.
 
-A kind is one file of this folder. Its value answers by overriding what is below, so that
-no other module compares kinds. Lengths of time are in ms, instants in epoch ms UTC.
+A kind is one file of this folder. Its class answers a question by overriding the method, so that no other module
+compares kinds. Lengths of time are in ms, instants in epoch ms UTC.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ORDERED = frozenset({"*"})
 
 
 class Level(StrEnum):
-    """Levels of latency rows.
+    """How much is measured of latency. Each level includes those before it.
 
-    `off`: none, although batches are accounted for and watermarks kept. `info`: sources and terminal operators.
+    `off`: nothing, although batches are accounted for and watermarks kept. `info`: sources and terminal operators.
     `debug`: emission metrics, too. `trace`: stateful operators, too.
     """
 
@@ -46,9 +46,9 @@ class Level(StrEnum):
 
 
 class Mistake(NamedTuple):
-    """The problem of an operator in a topology file, and the remedy.
+    """What is wrong with an operator in a topology file, and what to do.
 
-    The *key* is below the operator; an empty one stands for the whole operator.
+    *key* is the wrong key in the operator's table. It is empty if the whole operator is wrong.
     """
 
     key: str
@@ -57,9 +57,10 @@ class Mistake(NamedTuple):
 
 
 class ArrivalOrder(NamedTuple):
-    """The record of a *key* that arrives last is kept.
+    """Says that an operator keeps, of the records with equal values of *key*, the one that arrived last.
 
-    An empty key is the record's own; *remedy* is for a mixed order.
+    An empty *key* stands for the record's own key. *remedy* says what to do if several partitions have such records, so
+    that it is left to chance which one arrives last.
     """
 
     key: tuple[str, ...]
@@ -68,9 +69,10 @@ class ArrivalOrder(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Operator(ABC):
-    """The common part of every operator.
+    """What all operators have in common.
 
-    It has its name, and the operators of its sub-topology that it reads.
+    *inputs* are the operators of its sub-topology that it reads. *sub_topology* is the name that the file gives the
+    sub-topology at this operator, or None.
     """
 
     kind: ClassVar[str]
@@ -112,7 +114,7 @@ class Operator(ABC):
 
     @property
     def is_strict(self) -> bool:
-        """True if records may be late for a join that looks it up as a table."""
+        """True if a record is late for a join with this table when it is older than the rows that the table keeps."""
         return False
 
     @property
@@ -122,7 +124,7 @@ class Operator(ABC):
 
     @property
     def remedy_if_filtered(self) -> str:
-        """What to do where updates that it leaves out should go on; by default it leaves out deletions alone."""
+        """What to do if it leaves out updates that should be sent on. By default these are only deletions."""
         return "they are deletions, which have no values that it could use: no action is needed"
 
     @property
@@ -157,7 +159,7 @@ class Operator(ABC):
 
     @property
     def allowed_lateness_ms(self) -> int | None:
-        """How far behind the watermark it accepts records; None: any."""
+        """How far behind the watermark a record may be to be accepted; None accepts all records."""
         return self.windows.allowed_lateness_ms if self.windows else None
 
     @property
@@ -187,7 +189,7 @@ class Operator(ABC):
 
     @property
     def table_name(self) -> str:
-        """Its `result_table`, or its own name: what `completeness` calls it."""
+        """What the rows of `completeness` call its table: the name of its `result_table`, or else its own name."""
         return self.result_table or self.name
 
     @property
@@ -202,7 +204,7 @@ class Operator(ABC):
 
     @property
     def appends_each_record(self) -> bool:
-        """True if it hands each record to readers outside."""
+        """True if readers outside of the topology get each record, and not only the current row of a key."""
         return False
 
     @property
@@ -217,77 +219,72 @@ class Operator(ABC):
 
     @property
     def last_seen_at(self) -> bool:
-        """True if it reads suppressed updates, too.
-
-        They show when a key was last seen.
-        """
+        """True if it also reads suppressed updates, which show when a key was last seen."""
         return False
 
     @abstractmethod
     def sends_updates(self, *, reads_updates: bool) -> bool:
-        """Returns True if its records are updates of a table, not events.
+        """Returns True if it sends updates of a table, and not events: an update replaces the one before of its key.
 
-        Each update replaces the one before of its key.
+        *reads_updates* says whether its input sends updates.
         """
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
-        """Returns the columns whose equal values have one order of records.
+        """Returns the columns by which its records are in order: those that agree in one of the columns are.
 
-        *read* has those of its first input.
+        *read* has these columns of its first input.
         """
         return read
 
     def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
-        """Returns key and remedy if it keeps a key's last arrived record."""
+        """Returns the key of which it keeps the record that arrived last, with a remedy; None if it keeps none."""
         return None
 
     def renamed(self, names: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Returns *names* of columns as it passes them on.
+        """Returns the names of columns in its output, by the names that they had first; None if it drops records.
 
-        They are by their first name.
-
-        None unless it passes every record.
+        *names* has the names that the columns have in its input, also by their first names.
         """
         return None
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
         """Returns the columns that have the event time of a record as a source read it, under any name.
 
-        *read* has those of each operator that it reads, across hops too.
+        *read* has these columns of each operator that it reads, across hops too.
         """
         return read[0] if read else frozenset()
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
-        """Returns the bounds of windows in its records.
+        """Returns which columns of its records are bounds of windows.
 
-        *read* has those of each input.
+        *read* has the same of each input.
         """
         return read[0] if read else WindowColumns()
 
     def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
-        """Yields mistakes about the operators that it reads, by name.
+        """Yields why it cannot read its inputs.
 
-        *updates* names those that send updates.
+        *read* has the inputs by name. *updates* are the operators of the topology that send updates.
         """
         return iter(())
 
     def mistakes_of_reader(self, reader: Operator) -> Iterator[Mistake]:
-        """Yields why *reader* cannot read it; the keys are the reader's."""
+        """Yields why *reader* cannot read it, as mistakes in the table of *reader*."""
         return iter(())
 
     def mistakes_by_readers(self, readers: Collection[Operator]) -> Iterator[Mistake]:
-        """Yields its mistakes if *readers* are all that read it."""
+        """Yields the mistakes that show in who reads it. *readers* are all operators that do."""
         return iter(())
 
     def completed(self, read: Mapping[str, Operator], columns: WindowColumns) -> Self:
-        """Returns it with the fields that follow from its inputs.
+        """Returns the operator with the fields that follow from its inputs.
 
-        These are the operators *read*, and its window *columns*.
+        *read* has the inputs by name, with such fields already. *columns* is the result of `window_columns`.
         """
         return self
 
     def on_processing_time(self) -> Operator:
-        """Returns it as it runs on processing time, beside the topology itself."""
+        """Returns the operator as it runs in a copy of the topology on processing time."""
         return self
 
 
@@ -310,7 +307,7 @@ class DeclaredOperator(Operator):
     shaping: ClassVar[frozenset[str]]
     """The keys that decide its inputs and output columns."""
     is_checked_in_part: ClassVar[bool] = True
-    """Its other keys are checked even if its columns are open."""
+    """Its other keys are checked even if a mistake leaves its output columns unknown."""
 
     @classmethod
     def table_kind(cls) -> TableKind:
@@ -320,11 +317,11 @@ class DeclaredOperator(Operator):
     @classmethod
     @abstractmethod
     def read(cls, values: Values, common: dict[str, Any]) -> Self:
-        """Makes one of the *values* of its table; *common* are its fields of `Operator`."""
+        """Makes an operator of the *values* of its table. *common* are the fields that all operators have."""
 
 
 def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:
-    """Returns the level at which latency is written, or None (KIP-613)."""
+    """Returns the lowest level at which the latency of *operator* is written; None if it never is."""
     # KIP-613 has the same levels: INFO for sources and terminals, TRACE for stateful operators.
     if operator.is_source or operator.name in terminals:
         return Level.INFO

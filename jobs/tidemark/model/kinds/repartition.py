@@ -48,10 +48,10 @@ EMISSION = emission_keys(
 
 @dataclass(frozen=True, kw_only=True)
 class Repartition(DeclaredOperator):
-    """Passes records by another *key* to the next sub-topology.
+    """Passes records on to the next sub-topology by another *key*.
 
-    With an *id* they are updates of a table: each comes with the value of the same id that it replaces. Without an id
-    they are a stream, nothing is ever retracted, and there is no emission.
+    With an *id* the records are updates of a table: each comes with the value of its id that it replaces. Without one
+    the records are a stream: nothing is ever retracted, and there is no emission.
     """
 
     kind: ClassVar[str] = "repartition"
@@ -78,26 +78,23 @@ class Repartition(DeclaredOperator):
 
     @property
     def remedy_if_filtered(self) -> str:
-        """Names the key with which it passes on deletions."""
+        """Says that only a repartition with an `id` passes deletions on."""
         return "they are deletions, which a repartition passes on only if it has an `id`"
 
     def sends_updates(self, *, reads_updates: bool) -> bool:
-        """Returns False: with an id its records carry the replaced values.
-
-        Readers must retract these.
-        """
+        """Returns False: with an id a record has the value that it replaces, and readers must retract that."""
         return False
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
-        """Returns the columns of the order that it passes on."""
+        """Returns those columns of its input's order that it passes on."""
         return read if read is ORDERED else read & {*self.key, *self.columns}
 
     def renamed(self, names: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Returns *names*; None with an id: it may suppress updates."""
+        """Returns *names*; None with an id, because it may then suppress updates."""
         return None if self.id else names
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Returns those that it sends on."""
+        """Returns the event times among the columns that it passes on."""
         return read[0] & {*self.key, *self.columns}
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
@@ -106,19 +103,19 @@ class Repartition(DeclaredOperator):
         return WindowColumns(bounds, None if self.id else read[0].results)
 
     def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
-        """Yields that it reads updates and has no id."""
+        """Yields a mistake if it reads updates and has no id."""
         if not self.id and self.inputs[0] in updates:
             remedy = 'give it an id, such as id = ["id"], so that an old value can be retracted'
             yield Mistake("id", f"is missing, but {self.inputs[0]!r} sends updates", remedy)
 
     def mistakes_of_reader(self, reader: Operator) -> Iterator[Mistake]:
-        """Yields that *reader* cannot retract."""
+        """Yields a mistake if it sends updates that *reader* cannot retract."""
         if self.id and not reader.retracts:
             problem = f"is of kind {reader.kind} and reads the table updates of {self.name!r}"
             yield Mistake("", problem, "let an aggregate read it, or remove its id to send a stream")
 
     def mistakes_by_readers(self, readers: Collection[Operator]) -> Iterator[Mistake]:
-        """Yields that no operator reads it."""
+        """Yields a mistake if no operator reads it."""
         if not readers:
             yield Mistake("", "is read by no operator", "let another operator read it, or remove it")
 
@@ -138,9 +135,9 @@ class Repartition(DeclaredOperator):
 
 @dataclass(frozen=True, kw_only=True)
 class HopSource(Operator):
-    """Reads the hop of a *repartition* of the sub-topology *upstream*.
+    """Reads the hop into which *repartition* of the sub-topology *upstream* writes.
 
-    It is implied, never written in a file.
+    No file declares it: it is added in front of what reads a repartition.
     """
 
     kind: ClassVar[str] = Source.kind

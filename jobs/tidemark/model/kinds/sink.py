@@ -182,7 +182,7 @@ LAST_SEEN_AT = defaulted(
 
 
 def _refuse_times_of_no_marks(values: Values) -> None:
-    """Refuses the time between marks of a sink that writes none."""
+    """Refuses `mark_every` for a sink that writes no marks."""
     if not values.has(MARK_EVERY):
         return
     if values[MODE] == CURRENT:
@@ -198,15 +198,21 @@ def _refuse_schema(values: Values) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(KafkaEnd):
-    """Writes to a Kafka *topic* or a Delta *table*.
+    """Writes records to a Kafka topic, or rows to a Delta table.
 
-    It appends rows, or keeps the current row of each *key*. `partitioner` places the records of a topic. With `marks`
-    its topic gets marks of time (kernels/records/marks.py), at most one per partition in `mark_every_ms`. Each commit
-    of a table has a mark; an append-only table without new rows gets it by a commit of its own. A table with current
-    rows is merged every `refresh_ms`; until then new rows are in the table `appends_to`. With `last_seen_at` the row of
-    a key has the time of the key's newest update, suppressed or not. `bounds` are its columns that are bounds of
-    windows (window_start | window_end), and `window` are the windows whose results its rows are. Both follow from the
-    operators that it reads.
+    Attributes:
+        table: the Delta table; None for a topic.
+        key: the columns of which the table keeps the current row; empty if it gets a row for each record.
+        partitioner: decides the partition of a record in a topic.
+        marks: the topic gets marks of time (kernels/records/marks.py). A table has one in each commit.
+        mark_every_ms: the shortest time between two marks of a partition, or between two commits of a table that have a
+            mark and no rows.
+        last_seen_at: the current row of a key has the time of the key's newest update, suppressed or not.
+        refresh_ms: how often current rows are merged into the table; until then they are in `appends_to`.
+        bounds: by column that is the bound of a window, which one it is: window_start or window_end. This follows from
+            the operators that it reads, as does `window`.
+        window: the windows whose results the rows are; None if they are none of one aggregate.
+        complete: the intervals of the table that can be complete; None without such intervals.
     """
 
     kind: ClassVar[str] = "sink"
@@ -245,12 +251,12 @@ class Sink(KafkaEnd):
 
     @property
     def flows(self) -> tuple[str, ...]:
-        """All of its inputs: that of a recorded query has several."""
+        """All of its inputs, of which the sink of a recorded query has several."""
         return self.inputs
 
     @property
     def tells_time(self) -> bool:
-        """Returns whether readers see its watermark advance without new rows."""
+        """True if readers see its watermark advance without new rows."""
         return self.marks or (self.table is not None and not self.key)
 
     @property
@@ -283,7 +289,7 @@ class Sink(KafkaEnd):
         return False
 
     def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
-        """Returns its key if it keeps current rows of events."""
+        """Returns its key, with a remedy, if it keeps current rows of events."""
         if not self.key or reads_updates:
             return None
         return ArrivalOrder(self.key, "let it read a table with newest_by")

@@ -31,44 +31,44 @@ WAS = optional(
 class Source(KafkaEnd):
     """Reads records of a Kafka topic, a Delta table or files.
 
-    *topic* or *elsewhere* names the place. Of a source over several topics *topic* is the text for people: the
-    names or the pattern. Its input partitions have numbers of their own (decision 81).
+    *topic* or *elsewhere* says where the records are. For a source over several topics *topic* is their names or their
+    pattern, as text for people. Such a source numbers its input partitions itself (decision 81).
 
     Attributes:
-        topics: the topics of a source over a list of them; empty: it has none.
-        topic_pattern: the pattern of a source over all topics whose names match it; None: it has none.
-        topic_partitions: of a source over several topics, the partition that each input partition is, by number. It is
-            empty in a topology; `with_topic_partitions` fills it in for a batch.
-        fields: its columns with their types.
-        named: by column, the path of its field in the record if that is another one (`declared_fields.steps`).
-        timestamp: one of the columns; None: Kafka's own timestamp.
-        timestamp_unit: of a number.
-        timestamp_range_ms: outside of it a record is quarantined.
+        topics: the topics of a source over a list of topics; otherwise empty.
+        topic_pattern: the pattern of a source over all topics whose names match it; otherwise None.
+        topic_partitions: for a source over several topics, the topic and Kafka's number of each input partition, by the
+            number of that. It is empty in a topology; `with_topic_partitions` fills it in for a batch.
+        fields: the columns with their types.
+        named: by column, the path of its field in the record if the two have different names (`declared_fields.steps`).
+        timestamp: the column with the event time; None stands for Kafka's own timestamp.
+        timestamp_unit: the unit of *timestamp* if it is a number.
+        timestamp_range_ms: a record with an event time outside of this range is quarantined.
         bound_ms: how far records of a partition may be out of order.
-        idle_after_ms: silence of more than this is idleness; None: never.
+        idle_after_ms: a partition is idle after a longer silence than this; None if it never is.
         idle_advances: time advances while every partition is idle.
-        allowed_lateness_ms: a strict source drops records so far behind its watermark; None: it drops none.
-        max_ahead_ms: a record moves time up to the decision time at most, and further ahead than this it is
-            quarantined; None: neither.
-        key: the field that Kafka's key fills; with it a record without a value deletes its key.
-        other_fields: the column for undeclared fields, as JSON.
-        max_records: most records of a topic per batch; None: no limit.
-        max_files: most files of a table or a folder per batch; None: no limit.
-        max_bytes: most bytes of these files; None: no limit.
-        written_by: writers (`topology/sub-topology`) whose headers and marks of time are trusted.
-        nan: treatment of NaN in a double.
-        tombstone_header: header with the time of a tombstone.
-        tombstone_field: field of its key, a JSON object, with that time; without either it is the newest of its
-            partition.
-        descriptors: Protobuf's descriptors of the records, a FileDescriptorSet.
-        message: their message in it.
-        registry: with the schemas whose ids begin the records; None: they have no ids.
-        subject: of the registry, whose latest version is compared with the fields at a start.
-        record_limits: what a record may hold; beyond it the record is quarantined.
-        written_to_by: of a recorded query: the sinks of other queries that write what it reads.
-        was: the name under which it read before; None: it had no other.
-        starting_offsets: where a source without progress begins: EARLIEST, LATEST, or at the records that came from an
-            instant on, epoch ms; None: the file does not say, and it begins at the earliest.
+        allowed_lateness_ms: a strict source drops records that are so far behind its watermark; None drops none.
+        max_ahead_ms: a record further ahead of the decision time than this is quarantined. Any other record ahead moves
+            time up to the decision time at most. None sets no limit to either.
+        key: the field that Kafka's key fills. With such a field, a record without a value deletes its key.
+        other_fields: the column for undeclared fields, as JSON; None to drop them.
+        max_records: most records of a topic in a batch; None for no limit.
+        max_files: most files of a table or a folder in a batch; None for no limit.
+        max_bytes: most bytes of these files; None for no limit.
+        written_by: the writers (`topology/sub-topology`) whose headers and marks of time are trusted.
+        nan: what becomes of records with NaN in a double.
+        tombstone_header: the header with the time of a tombstone (a record that deletes its key).
+        tombstone_field: the field with that time in the tombstone's key, a JSON object. A tombstone without either time
+            gets the newest time of its partition.
+        descriptors: a FileDescriptorSet with the Protobuf message of the records.
+        message: the name of that message.
+        registry: the registry with the schemas whose ids begin the records; None if records have no ids.
+        subject: the subject of the registry whose latest version is compared with the fields at a start.
+        record_limits: a record that holds more than this is quarantined.
+        written_to_by: for a source of a recorded query, the sinks of other queries that write what it reads.
+        was: the former name of the source; None if it had no other.
+        starting_offsets: where a source without progress begins: EARLIEST, LATEST, or the first records that came from
+            an instant on (epoch ms). None if the file does not say it: then it begins at the earliest.
     """
 
     kind: ClassVar[str] = "source"
@@ -150,7 +150,7 @@ class Source(KafkaEnd):
 
     @property
     def read_from(self) -> str:
-        """The topic, or the path of the table or the folder, for people."""
+        """What it reads, as text for people: the topic, or the path of the table or the folder."""
         return self.elsewhere.path if self.elsewhere else self.topic or ""
 
     @property
@@ -165,7 +165,7 @@ class Source(KafkaEnd):
 
     @property
     def subscribed_pattern(self) -> str:
-        """The pattern of the topics of a source over several."""
+        """The pattern that matches the topics of a source over several topics."""
         return self.topic_pattern or "|".join(name.replace(".", r"\.") for name in self.topics)
 
     def reads(self, topic: str) -> bool:
@@ -175,10 +175,7 @@ class Source(KafkaEnd):
         return topic == self.topic
 
     def with_topic_partitions(self, topic_partitions: tuple[TopicPartition, ...]) -> Self:
-        """Returns it with the *topic_partitions* of its input partitions.
-
-        A source of one topic needs none.
-        """
+        """Returns the source with *topic_partitions*, if it reads several topics; a source of one topic needs none."""
         return replace(self, topic_partitions=topic_partitions) if self.reads_several else self
 
     @property
@@ -187,17 +184,17 @@ class Source(KafkaEnd):
         return self.idle_after_ms is not None or bool(self.written_by)
 
     def topic_partition(self, number: int) -> TopicPartition:
-        """Returns the partition that the input partition *number* is."""
+        """Returns the topic and Kafka's number of the input partition *number*."""
         return self.topic_partitions[number] if self.reads_several else TopicPartition(self.topic or "", number)
 
     def alone(self, topic: str) -> Self:
-        """Returns it as a source of one *topic* of several."""
+        """Returns the source as it would be if it read only *topic*, one of its several topics."""
         return replace(self, topic=topic, topics=(), topic_pattern=None, topic_partitions=())
 
     def each_topic(self, existing: Iterable[str]) -> list[Self]:
-        """Returns it once for each of its topics.
+        """Returns the source once for each of its topics, each time as a source of that topic alone.
 
-        Each reads its topic alone. A pattern matches topics among *existing*.
+        The topics of a pattern are those of *existing* that match it.
         """
         if not self.reads_several:
             return super().each_topic(existing)
@@ -215,7 +212,7 @@ class Source(KafkaEnd):
 
     @property
     def field_of(self) -> Mapping[str, str]:
-        """By declared column, the path of the field of the record that fills it."""
+        """The path of the field that fills each declared column, by column."""
         return {column: self.named.get(column, column) for column in self.fields}
 
     @property
@@ -225,28 +222,28 @@ class Source(KafkaEnd):
 
     @property
     def names_schemas(self) -> bool:
-        """True if its records are read by the schemas that they name."""
+        """True if each of its records names the schema with which it is read."""
         return self.registry is not None and self.format in {Format.AVRO, Format.PROTOBUF}
 
     @property
     def is_watched(self) -> bool:
-        """True if the fields of its records are watched: they name them."""
+        """True if the fields of its records are watched, because a record, or its schema, names its fields."""
         return self.topic is not None and (self.format is Format.JSON or self.registry is not None)
 
     @property
     def types_of_fields(self) -> Mapping[str, str]:
-        """By path of a field of a record, the declared type of its column."""
+        """The declared type of each column, by the path of the field that fills it."""
         return {self.named.get(column, column): word for column, word in self.fields.items()}
 
     @property
     def types_of_values(self) -> Mapping[str, str]:
-        """By path of a field of a record's value, the declared type of its column."""
+        """The same as `types_of_fields` for the fields in a record's value: without the one that Kafka's key fills."""
         # The column `key` is a record's own key, and no field.
         return {self.named.get(column, column): word for column, word in self.fields.items() if column != self.key}
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """The columns of its records, by name: DDL word."""
+        """The types of its columns as DDL words, by column."""
         return {**self.fields, **({self.other_fields: "string"} if self.other_fields else {})}
 
     @property
@@ -259,7 +256,7 @@ class Source(KafkaEnd):
         return False
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
-        """Returns the record's key, which is in one partition of a topic."""
+        """Returns the record's key: all records of a key are in one partition of a topic."""
         if self.reads_several:
             return frozenset()  # each topic has a partition with records of the key
         # Kafka puts records of one key into one partition. A table or a folder has one partition.
@@ -270,12 +267,12 @@ class Source(KafkaEnd):
         return frozenset({self.timestamp} if self.timestamp else ())
 
     def on_processing_time(self) -> Self:
-        """Returns it without `max_ahead`: no record is ahead of the clock."""
+        """Returns the source without `max_ahead`: no record is ahead of the clock then."""
         return replace(self, max_ahead_ms=None)
 
     @classmethod
     def table_kind(cls) -> TableKind:
-        """Returns the keys of its table, those of places of an open list among them."""
+        """Returns the keys of its table, with those for the places that other packages add."""
         places = source_place.places()
         return replace(super().table_kind(), keys=(*places, *cls.keys), one_of=(places,))
 

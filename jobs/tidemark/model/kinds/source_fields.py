@@ -30,7 +30,7 @@ _FIELD = re.compile(
 
 
 class NanPolicy(StrEnum):
-    """The treatment of records with NaN in a double: use or quarantine."""
+    """What becomes of records with NaN in a double: they are used, or quarantined."""
 
     KEEP = "keep"
     QUARANTINE = "quarantine"
@@ -39,7 +39,8 @@ class NanPolicy(StrEnum):
 class SourceColumns(NamedTuple):
     """The columns of a source.
 
-    *types* by column, and *named*, by column, the path of its field in the record if that is another one.
+    *types* has the type of each column. *named* has the path of the field that fills a column, for each column that has
+    another name than its field.
     """
 
     types: Mapping[str, str]
@@ -47,7 +48,7 @@ class SourceColumns(NamedTuple):
 
 
 def _fields(text: str, *_: str) -> SourceColumns:
-    """Returns the columns with types, and fields with other names."""
+    """Reads the key `fields`."""
     fields: dict[str, str] = {}
     named: dict[str, str] = {}
     wrong: list[str] = []
@@ -248,7 +249,7 @@ OF_VALUES = (NAN, KEY, TOMBSTONE_TIME)
 
 
 def _refuse_timestamp(values: Values) -> None:
-    """Refuses an event time that is none of the fields, or not of a type for times."""
+    """Refuses an event time that is not one of the fields, or whose type cannot have a time."""
     timestamp = values[TIMESTAMP]
     word = values[FIELDS].types.get(timestamp or "", "")
     if timestamp is not None and word not in TIME_TYPES and digits_of(word) is None:
@@ -302,7 +303,7 @@ RULES = (
 
 
 def fields_and_time(values: Values) -> dict[str, Any]:
-    """Returns the fields of a source that follow from the keys of this module, by name."""
+    """Returns the attributes of a `Source` that follow from the keys of this module, by name."""
     types, named = values[FIELDS]
     tombstone = values[TOMBSTONE_TIME]
     return {

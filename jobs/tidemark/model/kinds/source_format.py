@@ -1,6 +1,6 @@
 """The keys of a source that say in which format its records are, and where their schema is.
 
-Records have a schema in a file beside the topology, or each names one of a registry by its id.
+Either a file beside the topology has the schema, or each record names one of a registry by its id.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ LIMITS = (MAX_DEPTH, MAX_DIGITS, MAX_EMPTY_ITEMS)
 
 
 def _refuse_other_formats(values: Values) -> None:
-    """Refuses a format that records at another place have."""
+    """Refuses a format that the source cannot read where its records are."""
     chosen, place = values[FORMAT], place_of(values)
     allowed = (*_OF_TOPICS, *formats_read()) if reads_topics(values) else _OF_FILES if place is FILES else (chosen,)
     if chosen not in allowed:
@@ -116,7 +116,7 @@ RULES = (_refuse_other_formats, _refuse_missing_file, _refuse_no_text)
 
 
 def _schema(values: Values) -> dict[str, Any]:
-    """Returns the fields of a source about its schema, by name; raises as `schema_file`."""
+    """Returns the attributes of a `Source` about its schema, by name; raises as `schema_file`."""
     if (registry := values[REGISTRY]) is not None:
         return {"registry": registry, "subject": values[SUBJECT] or f"{values[TOPIC]}-value"}
     match values[FORMAT]:
@@ -129,7 +129,7 @@ def _schema(values: Values) -> dict[str, Any]:
 
 
 def source_format(values: Values) -> dict[str, Any]:
-    """Returns the fields of a source that follow from the keys of this module, by name."""
+    """Returns the attributes of a `Source` that follow from the keys of this module, by name."""
     chosen = values[FORMAT]
     limits = RecordLimits(max_depth=values[MAX_DEPTH])
     if chosen == Format.AVRO:

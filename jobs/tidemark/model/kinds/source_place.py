@@ -1,7 +1,7 @@
 """The keys of a source that say where its records are, and how many of them a batch reads.
 
-They are in one topic or several, or in a place of an open list. A module of another package adds a place by `register`,
-as an entry point of the group `tidemark.sources`.
+Records are in one topic or several, or in another kind of place. These kinds are an open list: a module of another
+package adds one by `register`, as an entry point of the group `tidemark.sources`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class RecordPlace:
     """A kind of place whose records have no offsets: they are numbered in the order of writing.
 
     Attributes:
-        key: names the place, by a path relative to the warehouse, or an absolute one.
+        key: the key of a source whose value is the path of the place, absolute or relative to the warehouse.
         noun: what it is, for people.
-        rows: the place, `module:name`, of a function of a Spark session, the source and the folder of the warehouse. It
-            returns the streaming frame of the rows, in the form of `stream.read.table_rows`. It is imported when a
-            stream starts.
+        rows: the `module:name` of a function that gets a Spark session, the source and the folder of the warehouse, and
+            returns the streaming frame of the rows, in the form of `stream.read.table_rows`. The module is imported
+            when a stream starts.
     """
 
     key: Key[str | None]
@@ -51,7 +51,7 @@ RECORD_PLACES: OpenList[RecordPlace] = OpenList("place of records", group="tidem
 
 
 def register(place: RecordPlace) -> RecordPlace:
-    """Adds *place* to the list, and returns it; ValueError if another has its key."""
+    """Adds *place* to the list, and returns it. Raises ValueError if another place has the same key."""
     return RECORD_PLACES.register(place.key.name, place)
 
 
@@ -122,7 +122,7 @@ def instant_ms(text: str, *_: str) -> int:
     """Returns epoch ms of an ISO date or instant, by default UTC.
 
     Raises:
-        UnfitValue: it is none.
+        UnfitValue: *text* is neither.
     """
     try:
         instant = datetime.fromisoformat(text)
@@ -264,10 +264,10 @@ def places() -> tuple[Key[Any], ...]:
 
 
 def place_of(values: Values) -> Key[Any]:
-    """Returns the one of `places` that a source has.
+    """Returns the key that says where a source reads, of which it has exactly one.
 
     Raises:
-        MistakenKey: it is not known which.
+        MistakenKey: the file has none of these keys, or several.
     """
     for key in places():
         if values[key] is not None:
@@ -287,7 +287,7 @@ def _refuse_two_limits_of_a_folder(values: Values) -> None:
 
 
 def _refuse_beginning(values: Values) -> None:
-    """Refuses a beginning that a source cannot find in its place."""
+    """Refuses `starting_offsets` that a source cannot have where it reads."""
     start, place = values[STARTING_OFFSETS], place_of(values)
     if start in {None, EARLIEST} or reads_topics(values):
         return
@@ -307,7 +307,7 @@ RULES = (_refuse_two_limits_of_a_folder, _refuse_beginning)
 
 
 def place_fields(values: Values) -> dict[str, Any]:
-    """Returns the fields of a source that follow from the keys of this module, by name."""
+    """Returns the attributes of a `Source` that follow from the keys of this module, by name."""
     topics, place = values[TOPICS], place_of(values)
     is_of_topics = reads_topics(values)
     return {
@@ -325,7 +325,7 @@ def place_fields(values: Values) -> dict[str, Any]:
 
 
 def _limits_of_files(values: Values) -> Mapping[str, int | None]:
-    """Returns the limits of a table or a folder; a folder has one of the two."""
+    """Returns the limits of a table or a folder. A folder has only one of the two, because Spark accepts no more."""
     max_files, max_bytes, place = values[MAX_FILES], values[MAX_BYTES], place_of(values)
     if place is FILES:
         return {"max_files": max_files, "max_bytes": None if max_files else max_bytes}

@@ -18,16 +18,16 @@ from tidemark.semantics.completeness import Intervals
 
 
 class NewestRule(StrEnum):
-    """The newest row of a key: by arrival, or by record time."""
+    """Which row of a key is the newest: the one that arrived last, or the one with the latest record time."""
 
     ARRIVAL = "arrival"
     EVENT_TIME = "event_time"
 
 
 class HistoryPolicy(StrEnum):
-    """The answer to a record from before a table's history.
+    """What a join does with a record that is older than all versions that its table still has.
 
-    It gets the oldest kept version, or is late.
+    The record is joined with the oldest version, or is late.
     """
 
     OLDEST = "oldest"
@@ -86,10 +86,10 @@ EMISSION = emission_keys(replace(STRATEGY, meaning=HOW_TO_SEND))
 @register
 @dataclass(frozen=True, kw_only=True)
 class KeyedTable(DeclaredOperator):
-    """The latest value per key.
+    """Keeps the latest value of each key.
 
-    For joins its versions are kept for *history_ms* of record time behind the watermark; None: the default. `newest_by`
-    is None if the file does not set it: then it is by arrival.
+    For joins it keeps versions for *history_ms* of record time behind the watermark; None stands for the default.
+    `newest_by` is None if the file does not set it; then the row that arrived last is the newest.
     """
 
     kind: ClassVar[str] = "table"
@@ -117,7 +117,7 @@ class KeyedTable(DeclaredOperator):
 
     @property
     def is_strict(self) -> bool:
-        """True if a record from before its history is late."""
+        """True if a record that is older than all versions is late."""
         return self.beyond_history is HistoryPolicy.LATE
 
     @property
@@ -126,7 +126,7 @@ class KeyedTable(DeclaredOperator):
         return self.key
 
     def sends_updates(self, *, reads_updates: bool) -> bool:
-        """Returns True."""
+        """Returns True: a row replaces the one before of its key."""
         return True
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
@@ -134,7 +134,7 @@ class KeyedTable(DeclaredOperator):
         return frozenset({KAFKA_KEY, *self.key})
 
     def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
-        """Returns its key if the file does not set `newest_by`."""
+        """Returns its key, with a remedy, if the file does not set `newest_by`."""
         if self.newest_by is not None:
             return None
         remedy = (
@@ -143,20 +143,20 @@ class KeyedTable(DeclaredOperator):
         return ArrivalOrder(self.key, remedy)
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Returns those that it keeps."""
+        """Returns the event times among the columns that it keeps."""
         return read[0] & {*self.key, *self.columns} if self.columns else read[0]
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
-        """Returns the bounds that it keeps.
+        """Returns the bounds among the columns that it keeps.
 
-        Its rows are results if the window's start is part of its key.
+        Its rows are results of windows only if its key has the start of the window.
         """
         bounds = bounds_among((*self.key, *self.columns), read[0].bounds) if self.columns else read[0].bounds
         is_per_window = any(bounds.get(column) == START for column in self.key)
         return WindowColumns(bounds, read[0].results if is_per_window else None)
 
     def mistakes_by_readers(self, readers: Collection[Operator]) -> Iterator[Mistake]:
-        """Yields the keys about its history if no join needs versions."""
+        """Yields a mistake for each key about its history that the file sets, if no join reads the table."""
         if any(reader.joined_table == self.name for reader in readers):
             return
         for key, is_set in (("history", self.history_ms is not None), ("beyond_history", self.is_strict)):

@@ -23,9 +23,7 @@ INPUTS = required(
 @register
 @dataclass(frozen=True, kw_only=True)
 class Union(DeclaredOperator):
-    """Sends on the records of all its inputs.
-
-    Their columns are the same.
+    """Sends on the records of all its inputs, which have the same columns.
 
     In a batch the first input's records come first.
     """
@@ -53,7 +51,7 @@ class Union(DeclaredOperator):
         return names
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Returns those that all inputs share."""
+        """Returns the event times that all inputs share."""
         return read[0].intersection(*read[1:])
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
@@ -61,7 +59,7 @@ class Union(DeclaredOperator):
         return common(read)
 
     def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
-        """Yields that updates of a table are united with events."""
+        """Yields a mistake if some inputs send updates of a table, and others events."""
         of_tables = sorted({*updates} & {*self.inputs})
         if of_tables and {*of_tables} != {*self.inputs}:
             remedy = "unite streams with streams, and tables with tables"

@@ -87,14 +87,14 @@ class Credential:
     """A key by which clients log in, or check a connection.
 
     Attributes:
-        key: its declaration.
-        mechanisms: the logins that have it; empty: it belongs to TLS.
+        key: the declaration of the key.
+        mechanisms: the logins that use it; empty if it belongs to TLS.
         is_needed: these logins do not work without it.
         is_open: its text is no secret.
-        field: the usual field of an Airflow connection that has it.
+        field: the field of an Airflow connection that usually has it.
         librdkafka: the name of librdkafka's setting.
-        java: that of Java's; empty: it is in `sasl.jaas.config`.
-        option: the option of Java's login module in `sasl.jaas.config`; empty: it has none.
+        java: the name of the setting of Java's client; empty if the value is in `sasl.jaas.config`.
+        option: the option of Java's login module in `sasl.jaas.config`; empty if there is none.
     """
 
     key: Key[Any]

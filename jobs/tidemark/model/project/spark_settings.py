@@ -116,10 +116,10 @@ class DeployMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Spark's *master*, the place of drivers, pods, and *properties* by name.
+    """How Spark runs the drivers of a topology.
 
-    Airflow's connection has the first two where they are None. *python* is the Python of jobs, whose environment has
-    Spark; None: Airflow's environment has it. Pods are used on Kubernetes alone.
+    *master* and *deploy* (where drivers run) are None if Airflow's connection has them. *python* is the Python of an
+    environment with Spark; None if Airflow's own environment has Spark. *properties* are Spark's, by name.
     """
 
     master: str | None = None
@@ -297,7 +297,7 @@ def _refuse_properties(values: Values) -> None:
 
 
 def _mistake_in(name: str, value: object, own: Collection[str]) -> tuple[str, str] | None:
-    """Returns the problem and the remedy of a property in `conf`; None: it may be there.
+    """Returns the problem and the remedy of a property that `conf` must not have; None if it may have it.
 
     *own* are the properties that other keys of the table set.
     """

@@ -15,28 +15,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Condition:
-    """Holds for a table that has one of *keys*; where there are *words*, if the value of one of *keys* is among them.
+    """A condition that a table fulfils if it has one of *keys*.
 
-    The value of a key that is left out is its default as in a file, and None without one.
+    With *words*, the value of one of *keys* must be among them. A key that the table leaves out has its default as its
+    value, or None if it has no default.
     """
 
     keys: tuple[Key[Any], ...]
     words: tuple[object, ...] = ()
 
     def holds(self, table: Mapping[str, Any]) -> bool:
-        """Returns True if *table*, as it is written, fulfils it."""
+        """Returns True if *table*, as parsed from TOML, fulfils the condition."""
         if self.words:
             return any(table.get(key.name, key.default) in self.words for key in self.keys)
         return any(key.name in table for key in self.keys)
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the keys that it looks at."""
+        """The names of the keys that decide."""
         return frozenset(key.name for key in self.keys)
 
     @property
     def form(self) -> Form:
-        """The JSON Schema of tables that fulfil it."""
+        """The JSON Schema of tables that fulfil the condition."""
         forms = [self._form_of(key) for key in self.keys]
         return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
@@ -49,7 +50,7 @@ class Condition:
         return of_word if key.default in self.words else {**of_word, **present}
 
     def as_seen(self, table: Mapping[str, Any]) -> str:
-        """Returns what *table* has there, for messages."""
+        """Returns what *table* has as the value of these keys, for messages."""
         names = " or ".join(key.name for key in self.keys)
         values = [table.get(key.name, key.default) for key in self.keys]
         seen = next((value for value in values if value is not None), None)
@@ -61,7 +62,7 @@ class Condition:
 
     @property
     def remedy(self) -> str:
-        """What to write so that it holds; empty: nothing."""
+        """What to write so that the condition holds; empty if a key has to be left out for that."""
         word = next((word for word in self.words if word is not None), None)
         if self.words and word is None:
             return ""
@@ -69,7 +70,7 @@ class Condition:
 
     @property
     def for_pages(self) -> str:
-        """With which words or keys it holds, or without which, in Markdown."""
+        """The words or keys with which, or without which, the condition holds, in Markdown."""
         words = [word for word in self.words if word is not None] or [key.name for key in self.keys]
         return f"{'without' if self.words == (None,) else 'with'} {', '.join(f'`{word}`' for word in words)}"
 
@@ -91,9 +92,10 @@ def left_out(key: Key[Any]) -> Condition:
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """Conditions that all hold.
+    """Conditions that must all hold, so that a table may have a key, or must have it.
 
-    Messages and pages say the first. They say *because* of what, where that is not "or write" the key of the condition.
+    Messages and pages name only the first. *because* is the reason that messages give; without a reason they advise to
+    write what fulfils the condition.
     """
 
     conditions: tuple[Condition, ...]
@@ -101,20 +103,20 @@ class Needs:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the keys that they look at."""
+        """The names of the keys that decide."""
         return frozenset().union(*(condition.names for condition in self.conditions))
 
     def unmet_in(self, table: Mapping[str, Any]) -> Condition | None:
-        """Returns the first condition that *table* does not fulfil; None: it fulfils all."""
+        """Returns the first condition that *table* does not fulfil; None if it fulfils all."""
         return next((condition for condition in self.conditions if not condition.holds(table)), None)
 
     @property
     def form(self) -> Form:
-        """The JSON Schema of tables that fulfil them."""
+        """The JSON Schema of tables that fulfil all conditions."""
         forms = [condition.form for condition in self.conditions]
         return forms[0] if len(forms) == 1 else {"allOf": forms}
 
 
 def needs(*conditions: Condition, because: str = "") -> Needs:
-    """Returns the need of all *conditions*."""
+    """Returns the need that all *conditions* hold."""
     return Needs(conditions, because)

@@ -1,9 +1,9 @@
-"""Declares the keys of a table of a file once.
+"""Declares once which keys a table of a file may have.
 
 The parser, the JSON Schema, the reference page and the template of `tidemark init` follow from the declarations. All
-mistakes of single keys are told at once. Keys that need another one, and of which a table has exactly one, are declared
-as such (settings/conditions.py). What else compares several keys is a rule; each of these is judged unless one of its
-keys has a mistake.
+mistakes of single keys are told at once. Two relations between keys are declared as well: a key that needs another one
+(settings/conditions.py), and a group of keys of which a table has exactly one. A check of any other relation is a
+*rule*, a function that is called unless one of its keys has a mistake.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Key(Generic[T_co]):
     Attributes:
         name: what the file calls it.
         of_type: the type of its values.
-        example: a right value, in TOML.
-        meaning: what it does, for people, in Markdown.
-        is_required: a table must have it.
-        default: what counts without the key, as a file would have it; None: nothing does.
-        without: what a table without the key means, for people, where *default* does not say it.
-        inner: the keys of its value, which is a table then; its value is Values.
-        needs: what it needs beside it: without that it means nothing, and is refused.
-        required_if: what makes it required; None: nothing does.
-        is_list: its value is a list of such tables.
+        example: a valid value, in TOML.
+        meaning: what the key does, for people, in Markdown.
+        is_required: a table must have the key.
+        default: the value that counts in a table without the key, as a file would have it; None if there is none.
+        without: what a table without the key means, for people, if *default* does not say it.
+        inner: the keys of a value that is a table itself, and is read as Values; None for other values.
+        needs: other keys without which this key means nothing, so that it is refused.
+        required_if: the condition under which a table must have the key; None if there is no such condition.
+        is_list: the value is a list of tables with the keys *inner*.
     """
 
     name: str
@@ -58,27 +58,27 @@ class Key(Generic[T_co]):
     is_list: bool = False
 
     def read(self, value: object) -> T_co:
-        """Returns the *value* in a file as Tidemark has it.
+        """Converts the *value* of this key in a file to the value that Tidemark uses.
 
-        Raises UnfitValue if it is not of its type.
+        Raises UnfitValue if *value* is not of the key's type.
         """
         read: T_co = self.of_type.read(value, self.name, self.example)
         return read
 
     @property
     def default_value(self) -> T_co:
-        """What counts without the key, as Tidemark has it."""
+        """The value that Tidemark uses for a table without the key."""
         nothing: Any = None
         return nothing if self.default is None else self.read(self.default)
 
     @property
     def example_value(self) -> object:
-        """Its example as in a file."""
+        """The example, parsed from TOML."""
         return tomllib.loads(f"value = {self.example}")["value"]
 
     @property
     def default_text(self) -> str | None:
-        """Its default as in a file; None without one."""
+        """The default as text of a file; None without a default."""
         return None if self.default is None else json.dumps(self.default)
 
     @property
@@ -141,14 +141,14 @@ def inner_tables(name: str, form: TableForm, *, example: str, meaning: str) -> K
 
 
 class MistakenKey(Exception):
-    """Ends a rule that asks for the value of a key with a mistake."""
+    """Raised when a rule asks for the value of a key that has a mistake: the rule is then not judged."""
 
 
 class Values:
-    """The values of the table *at* a dotted place of *file*, and the *mistakes* that were found in it.
+    """The values of one table of *file*, and the *mistakes* that were found in it.
 
-    *written* is the table in the file, *kind* that of the table, if it has one, and *folder* has the files that it
-    names. The whole file is at "".
+    *at* is the path of the table with dots, or "" for the whole file. *written* is the table as parsed from TOML, and
+    *kind* its kind, or None. The files that it names lie in *folder*.
     """
 
     def __init__(self, file: str, at: str, *, folder: Path | None = None) -> None:
@@ -158,13 +158,13 @@ class Values:
         self.written: Mapping[str, Any] = {}
         self._values: dict[str, Any] = {}
         self._in_part: dict[str, Any] = {}
-        # Keys of which it is not known what they should be.
+        # Keys with a mistake: what they should have been is not known, so nothing else is said about them.
         self._open: set[str] = set()
 
     def __getitem__(self, key: Key[T]) -> T:
         """Returns the value of *key*.
 
-        Raises MistakenKey if it has a mistake.
+        Raises MistakenKey if the key has a mistake.
         """
         if key.name not in self._values:
             raise MistakenKey(key.name)
@@ -172,7 +172,7 @@ class Values:
         return value
 
     def get(self, key: Key[T | None], otherwise: T) -> T:
-        """Returns the value of *key*, or *otherwise* where there is none; raises as `values[key]`."""
+        """Returns the value of *key*, or *otherwise* if that is None; raises as `values[key]`."""
         value = self[key]
         return otherwise if value is None else value
 
@@ -181,9 +181,10 @@ class Values:
         return key.name in self.written
 
     def repaired(self, form: TableForm) -> Values:
-        """Returns the values of a table of *form* with others in place of mistaken ones, to find further mistakes.
+        """Returns these values with valid ones in place of mistakes, so that further mistakes can be found.
 
-        An optional key is left out, and a required one has its example. A table is without its wrong parts.
+        A mistaken optional key counts as left out, and a required one as its example. If only parts of an inner table
+        are wrong, the others are kept. *form* is the form of the table.
         """
         repaired = Values(self.file, self.at, folder=self.folder)
         repaired.kind, repaired.written = self.kind, self.written
@@ -208,13 +209,13 @@ class Values:
         return key.required_if.unmet_in(self.written) is None
 
     def fail(self, key: Key[Any], problem: str, remedy: str) -> NoReturn:
-        """Raises InvalidSpec about *key*: for rules."""
+        """Raises InvalidSpec about *key*. Rules call this."""
         raise InvalidSpec.at(self.file, _place(self.at, key.name), problem, remedy)
 
     def judge(self, *rules: Callable[[Values], object]) -> None:
-        """Notes what is refused by *rules*, each of which compares several keys, or looks at the world.
+        """Notes what *rules* refuse. A rule compares several keys, or looks at files.
 
-        Those behind one that refuses a key are not judged about this key.
+        Once a rule has refused a key, later rules that ask for this key are not judged.
         """
         for rule in rules:
             try:
@@ -226,9 +227,9 @@ class Values:
                 continue
 
     def judge_group(self, group: Sequence[Key[Any]], misspelt: Collection[str]) -> None:
-        """Notes that the table has none of the keys of a *group*, or several.
+        """Notes a mistake unless the table has exactly one of the keys of *group*.
 
-        A key that is *misspelt* explains that there is none.
+        Nothing is noted if the table has none, and one of the group is among the *misspelt* keys.
         """
         names = names_in(group)
         written = [key.name for key in group if self.has(key)]
@@ -241,9 +242,9 @@ class Values:
         self.note((written or names)[0], problem, f"write exactly one of {choices}")
 
     def judge_needs(self, keys: Iterable[Key[Any]], misspelt: Collection[str]) -> None:
-        """Notes which of *keys* lack what they need, or are missing beside others.
+        """Notes which of *keys* lack a key that they need, and which are missing although others require them.
 
-        Nothing is said of a key that is *misspelt* or has a mistake, nor by one.
+        Nothing is noted if one of the keys concerned has a mistake, or is among the *misspelt* keys.
         """
         is_open = frozenset(self._open.union(misspelt))
         for key in keys:
@@ -271,7 +272,7 @@ class Values:
             return
 
     def read(self, declared: Sequence[Key[Any]], value: object) -> None:
-        """Reads the *value* of a key; it is wrong if none of the *declared* keys of that name has such values."""
+        """Reads *value* as one of the *declared* keys, which have the same name; notes a mistake if it fits none."""
         refused = []
         for key in declared:
             try:
@@ -282,7 +283,7 @@ class Values:
             self._refuse(declared[0], value, refused[0])
 
     def _refuse(self, key: Key[Any], value: object, unfit: UnfitValue) -> None:
-        """Notes what is wrong with the *value* of *key*, part by part."""
+        """Notes what is wrong with the *value* of *key*, and keeps the parts of it that are right."""
         self.note(".".join(filter(None, (key.name, unfit.part))), unfit.problem, unfit.remedy)
         if not isinstance(value, dict) or unfit.part not in value or len(value) == 1:
             return
@@ -293,7 +294,7 @@ class Values:
             self._refuse(key, rest, other)
 
     def _set(self, key: Key[Any], value: Any) -> None:
-        """Sets the *value* of *key*; that of a table are its values, whose mistakes are noted here."""
+        """Sets the value of *key*. If it is a table, or a list of tables, these are read, and their mistakes noted."""
         if key.inner is None:
             self._values[key.name] = value
             return
@@ -308,33 +309,36 @@ class Values:
             self._values[key.name] = _one_or_all(key, inside)
 
     def read_default(self, key: Key[Any], example: str) -> None:
-        """Reads what counts without *key*; *example* is a right value of it."""
+        """Gives *key*, which is not in the table, its default, or notes that it is missing.
+
+        *example* is a valid value for the message.
+        """
         if key.is_required:
             self.note(key.name, "is missing", f"write {key.name} = {example}")
         else:
             self._values[key.name] = key.default_value
 
     def require(self, key: Key[Any], pair: Sequence[Key[Any]]) -> None:
-        """Notes that *key* is missing, of a *pair* of which a table has both or none."""
+        """Notes that *key* is missing although the table has the other key of *pair*."""
         # A misspelt key has no value, and a mistake of its own.
         if key.name in self._values:
             both = " and ".join(names_in(pair))
             self.note(key.name, "is missing", f"write {key.name} = {key.example}, or leave out both {both}")
 
     def note(self, key: str, problem: str, remedy: str) -> None:
-        """Notes a mistake of *key*, or of a part of it behind a dot."""
+        """Notes a mistake of *key*, the name of a key or, behind a dot, of a part of its value."""
         self._open_key(key)
         self.mistakes.append(InvalidSpec.at(self.file, _place(self.at, key), problem, remedy))
 
     def _open_key(self, key: str) -> None:
-        """Forgets the value of *key*, or of that before the dot: it is not known what it should be."""
+        """Forgets the value of the key that *key* names, perhaps with a part behind a dot: it has a mistake."""
         name = key.partition(".")[0]
         self._values.pop(name, None)
         self._open.add(name)
 
 
 def _one_or_all(key: Key[Any], tables: list[Values]) -> Values | list[Values]:
-    """Returns the value of *key*, whose *tables* were read."""
+    """Returns *tables* as the value of *key*: all of them if its value is a list, and otherwise the only one."""
     return tables if key.is_list else tables[0]
 
 
@@ -344,15 +348,17 @@ def _place(at: str, key: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TableKind:
-    """Tables that *key* tells from others, and the *keys* that they have beside those of every kind.
+    """One kind of tables, which have the value *word* in the key *key*, and the keys that only this kind has.
 
     Attributes:
-        name: its word in pages and messages.
+        name: what pages and messages call it.
         key: the name of the key that decides.
-        word: its value; None: a table that has the key is of this kind.
-        is_usual: a table without the key is of this kind, too.
-        implied_by: the name of a key by which a table without *key* is of this kind, too.
-        refused: by name of a key of others, or of every kind, that it does not have: the problem and the remedy.
+        word: the value of that key; None if each table that has the key is of this kind.
+        keys: the keys of its tables, beside those of every kind.
+        is_usual: a table without *key* is of this kind, too.
+        implied_by: the name of another key: a table that has it, and not *key*, is of this kind, too.
+        refused: keys of other kinds, or of every kind, that its tables must not have; by name, the problem and the
+            remedy.
         one_of: groups of keys of which its tables have exactly one.
         rules: refuse what follows from several of its keys.
     """
@@ -368,14 +374,14 @@ class TableKind:
     rules: tuple[Callable[[Values], object], ...] = ()
 
     def has(self, table: Mapping[str, Any]) -> bool:
-        """Returns True if *table* is of this kind, unless it is of one before."""
+        """Returns True if *table* is of this kind, provided that no kind before this one has it."""
         if self.key not in table:
             return self.is_usual or self.implied_by in table
         return self.word is None or table[self.key] == self.word
 
     @property
     def condition(self) -> Form:
-        """The JSON Schema of its tables."""
+        """The JSON Schema that tables of this kind fulfil, and others do not."""
         present: Form = {"required": [self.key]}
         if self.word is None:
             return present
@@ -391,8 +397,8 @@ class TableForm:
     """The keys that a table may have.
 
     Attributes:
-        keys: those of every kind.
-        kinds: of tables; one is of the first that has it. Empty: there are none.
+        keys: the keys that tables of every kind may have.
+        kinds: the kinds of tables; a table is of the first that has it. Empty if there is only one kind.
         together: pairs of keys of which a table has both, or none.
         one_of: groups of keys of which a table has exactly one.
         rules: refuse what follows from several keys.
@@ -405,7 +411,7 @@ class TableForm:
     rules: tuple[Callable[[Values], object], ...] = ()
 
     def kind_of(self, table: Mapping[str, Any]) -> TableKind | None:
-        """Returns the kind of *table*; None: it has none, or a misspelt key may say which."""
+        """Returns the kind of *table*; None if it is of no kind, or if a misspelt key may be the one that decides."""
         every_name = names_in(chain(self.keys, *(kind.keys for kind in self.kinds)))
         deciding = {name for kind in self.kinds for name in (kind.key, kind.implied_by)} - {*table}
         for name in outside(table, every_name):
@@ -414,14 +420,14 @@ class TableForm:
         return next((kind for kind in self.kinds if kind.has(table)), None)
 
     def keys_of(self, kind: TableKind | None) -> tuple[Key[Any], ...]:
-        """Returns the keys that tables of *kind* may have; None: those of every kind."""
+        """Returns the keys that tables of *kind* may have; for None, those of every kind."""
         if kind is None:
             return self.keys
         return (*(key for key in self.keys if key.name not in kind.refused), *kind.keys)
 
     @property
     def kinds_by_key(self) -> Mapping[Key[Any], Sequence[TableKind]]:
-        """The kinds that have each of the keys that not every kind has."""
+        """By key that not every kind has, the kinds that have it."""
         kinds: dict[Key[Any], list[TableKind]] = {}
         for kind in self.kinds:
             for key in kind.keys:
@@ -431,7 +437,7 @@ class TableForm:
     def _known(self, kind: TableKind | None) -> dict[str, list[Key[Any]]]:
         """Returns the keys that a table of *kind* may have, by name.
 
-        If *kind* is None, keys of all kinds are among them, and several may have one name.
+        If *kind* is None, these are the keys of all kinds, of which several may have the same name.
         """
         possible = () if kind else chain(*(each.keys for each in self.kinds))
         known: dict[str, list[Key[Any]]] = {}
@@ -519,7 +525,7 @@ class TableForm:
         return {"type": "object", **form}
 
     def _schema_of(self, kind: TableKind | None) -> Form:
-        """Returns the JSON Schema of tables of *kind*; None: of those that have none."""
+        """Returns the JSON Schema of tables of *kind*; for None, of tables of no kind."""
         keys = self.keys_of(kind)
         both = {one.name: [other.name] for pair in self.together for one, other in (pair, pair[::-1])}
         needed = {key.name: _unless_false(key, [need.form for need in key.needs]) for key in keys if key.needs}

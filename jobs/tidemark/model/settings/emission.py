@@ -94,7 +94,7 @@ class EmissionKeys:
         return self.strategy, self.rule, self.decide, self.interval
 
     def refuse_window_close(self, values: Values) -> None:
-        """Refuses the end of windows as the strategy of an operator that has none: for rules."""
+        """Refuses the strategy `on_window_close` for an operator without windows. This is a rule."""
         if values[self.strategy] is Strategy.ON_WINDOW_CLOSE:
             problem = 'is "on_window_close", but there is no window'
             values.fail(self.strategy, problem, "give the aggregate a window, or use another strategy")

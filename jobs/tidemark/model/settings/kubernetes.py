@@ -23,11 +23,11 @@ class KubernetesSettings:
     """Pods of a topology's drivers and executors.
 
     Attributes:
-        image: it has this version of Tidemark, its jars and Spark's entry point.
-        namespace: None if Airflow's connection has it.
-        service_account: of drivers, which create executors; None: that of the namespace.
-        claims: the folder of each mounted volume claim.
-        secrets: the folder of each mounted secret.
+        image: the image of the pods, with this version of Tidemark, its jars and Spark's entry point.
+        namespace: the namespace of the pods; None if Airflow's connection has it.
+        service_account: the account of drivers, which create executors; None for the default of the namespace.
+        claims: the folder into which each volume claim is mounted, by the name of the claim.
+        secrets: the folder into which each secret is mounted, by the name of the secret.
     """
 
     image: str

@@ -88,7 +88,7 @@ def for_people(ms: float) -> str:
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:
-    """Returns *n* with the words for *one* thing, or for *many*; None: *one* with an s.
+    """Returns *n* with the noun for *one* thing, or for *many*; if *many* is None, that is *one* with an s.
 
     >>> counted(1, "record"), counted(1_200, "record"), counted(0, "key waits", "keys wait")
     ('1 record', '1,200 records', '0 keys wait')
@@ -97,9 +97,9 @@ def counted(n: int, one: str, many: str | None = None) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Returns a part of 1 for people, with *digits* behind the point.
+    """Returns *share*, a part of 1, as a percentage for people, with *digits* behind the point.
 
-    A part that is not the whole never reads as the whole, and one that is not nothing never as nothing.
+    A share below 1 never reads as 100 %, and a share above 0 never as 0 %.
 
     >>> percent(0.934), percent(0.0213, 1), percent(1), percent(0, 2), percent(-0.5)
     ('93 %', '2.1 %', '100 %', '0 %', '-50 %')
@@ -117,7 +117,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def exact_percent(share: float) -> str:
-    """Returns a part of 1 that a file has, such as a limit, with all its digits.
+    """Returns *share*, a part of 1 from a file, such as a limit, as a percentage with all its digits.
 
     >>> exact_percent(0.999), exact_percent(0.01), exact_percent(1 - 0.999)
     ('99.9 %', '1 %', '0.1 %')

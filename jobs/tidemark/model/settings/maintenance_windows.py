@@ -25,11 +25,11 @@ EXAMPLE = '["Sun 02:00-04:00 Europe/Berlin", "2026-12-24T00:00Z/2026-12-26T00:00
 
 @dataclass(frozen=True)
 class WeeklyHours:
-    """Hours of *days*, read from a clock on the wall in *zone*.
+    """Hours of *days*, by the clock of *zone*.
 
-    They last from *start*, inclusive, to *end*, minutes after midnight. An *end* that is not after *start* is of the
-    next day. A day is its place in DAYS. An instant is in the hours if the clock shows one of them then. So an hour
-    that a clock change repeats counts twice, and one that it skips does not exist.
+    They last from *start*, inclusive, to *end*, exclusive, both minutes after midnight. An *end* that is not after
+    *start* is on the next day. A day is its index in DAYS. An instant lies in the hours if the clock shows a time in
+    them. So an hour that a clock change repeats counts twice, and an hour that it skips does not exist.
     """
 
     days: frozenset[int]
@@ -38,7 +38,7 @@ class WeeklyHours:
     zone: ZoneInfo
 
     def holds(self, at_ms: int) -> bool:
-        """Returns True if the instant *at_ms*, epoch ms, lies in them."""
+        """Returns True if the instant *at_ms*, epoch ms, lies in the hours."""
         local = datetime.fromtimestamp(at_ms / 1_000, self.zone)
         minute, today = 60 * local.hour + local.minute, local.weekday()
         if self.start < self.end:
@@ -46,9 +46,9 @@ class WeeklyHours:
         return (today in self.days and minute >= self.start) or ((today - 1) % 7 in self.days and minute < self.end)
 
     def changed_ms(self, at_ms: int, *, after_ms: int) -> int | None:
-        """Returns when they last began or ended until *at_ms*.
+        """Returns when the hours last began or ended by *at_ms*; all instants are epoch ms.
 
-        None: they did neither after *after_ms*, or in the week before *at_ms*. Epoch ms.
+        None if that was not after *after_ms*, or not in the week before *at_ms*.
         """
         holds = self.holds(at_ms)
         first_ms = at_ms // MINUTE_MS * MINUTE_MS
@@ -61,7 +61,7 @@ class WeeklyHours:
 
 @dataclass(frozen=True)
 class SingleTime:
-    """The time from *start_ms*, inclusive, to *end_ms*: epoch ms."""
+    """The time from *start_ms*, inclusive, to *end_ms*, exclusive, both epoch ms."""
 
     start_ms: int
     end_ms: int
@@ -71,7 +71,7 @@ class SingleTime:
         return self.start_ms <= at_ms < self.end_ms
 
     def changed_ms(self, at_ms: int, *, after_ms: int) -> int | None:
-        """Returns when it last began or ended until *at_ms*; None: it did neither after *after_ms*. Epoch ms."""
+        """Returns when the time last began or ended by *at_ms*, epoch ms; None if that was not after *after_ms*."""
         return max((ms for ms in (self.start_ms, self.end_ms) if after_ms < ms <= at_ms), default=None)
 
 
@@ -167,7 +167,7 @@ def weekly_hours(values: Values) -> WeeklyHours:
 
 
 def minute_of_day(text: str) -> int | None:
-    """Returns the minutes from midnight to *text*; None: no time of day.
+    """Returns the minutes from midnight to *text*; None if it is no time of day.
 
     >>> minute_of_day("06:30"), minute_of_day("6 h")
     (390, None)
@@ -179,7 +179,7 @@ def minute_of_day(text: str) -> int | None:
 
 
 def zone_named(name: str) -> ZoneInfo | None:
-    """Returns the time zone *name*, such as Europe/Berlin; None: unknown."""
+    """Returns the time zone *name*, such as Europe/Berlin; None if there is no such zone."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # unknown; not a relative path; a folder of zones, such as Europe

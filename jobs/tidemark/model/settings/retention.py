@@ -1,7 +1,7 @@
 """The table `retention` of a topology file: how long rows are kept.
 
-Lengths are ms, counted from when the file that has a row was written. Files are deleted as a whole, with their youngest
-row, so that rows are kept up to a day longer. None: for ever.
+Lengths are ms, counted from when the file with the row was written; None keeps rows for ever. A file is deleted as a
+whole, when its youngest row is due, so that other rows are kept up to a day longer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ WEEK_MS = 7 * DAY_MS
 class Retention:
     """How long rows are kept, by kind of row.
 
-    Of `changes`, `state` and `hops` only superseded rows are deleted, by a newer one of their key or by the end of
-    their window, and of a hop only those that its readers have read. `unused` are files that no table names any more.
+    From `changes`, `state` and `hops` only superseded rows are deleted: rows whose key has a newer row, or whose window
+    has ended. A row of a hop must also have been read by all readers. `unused` is for files that no table names any
+    more.
     """
 
     facts_ms: int | None = 30 * DAY_MS
@@ -93,7 +94,7 @@ FORM = TableForm(keys=(FACTS, SET_ASIDE, OLD_CHANGES, STATE, HOPS, SINKS, REPORT
 
 
 def retention_of(values: Values | None) -> Retention:
-    """Returns what a table of FORM says; None: there is no such table."""
+    """Returns the retention of a file whose table `retention` has *values*; None if the file has no such table."""
     if values is None:
         return Retention()
     return Retention(

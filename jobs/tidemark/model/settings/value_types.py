@@ -47,7 +47,7 @@ ANYTHING = (bool, object)
 class UnfitValue(Exception):  # what reads a table tells it as a mistake
     """Raised for a value that is not of its type, with the *problem* and the *remedy*.
 
-    *part* names what is wrong inside of a table; empty: the whole value.
+    *part* names the wrong key if the value is a table; it is empty if the whole value is wrong.
     """
 
     def __init__(self, problem: str, remedy: str, *, part: str = "") -> None:
@@ -63,8 +63,8 @@ class ValueType(Generic[T]):
         word: its name in reference pages.
         types: the types of TOML that a value may have.
         form: the JSON Schema of its values.
-        judge: returns a value of one of *types* as Tidemark has it, or raises UnfitValue. It gets the value, and for
-            the remedy the name of the key and a right value in TOML.
+        judge: converts a value of one of *types* to the one that Tidemark uses, or raises UnfitValue. It gets the value
+            and, for the remedy, the name of the key and an example in TOML.
     """
 
     word: str
@@ -73,9 +73,9 @@ class ValueType(Generic[T]):
     judge: Callable[[Any, str, str], T]
 
     def read(self, value: object, key: str, example: str) -> T:
-        """Returns the *value* of *key* as Tidemark has it.
+        """Converts the *value* of *key* to the one that Tidemark uses.
 
-        Raises UnfitValue if it is not of this type; *example* is a right value in TOML.
+        Raises UnfitValue if *value* is not of this type. *example* is a valid value, in TOML, for the remedy.
         """
         # For Python a bool is an int.
         if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
@@ -83,7 +83,7 @@ class ValueType(Generic[T]):
         return self.judge(value, key, example)
 
     def then(self, judge: Callable[[T, str, str], U], form: Form | None = None) -> ValueType[U]:
-        """Returns the type of those of its values that *judge* accepts, too; *form* says more of them."""
+        """Returns the type of the values that *judge* accepts after this type; *form* replaces its JSON Schema."""
         return ValueType(
             self.word, self.types, form or self.form, lambda value, *told: judge(self.judge(value, *told), *told)
         )
@@ -112,7 +112,7 @@ def _filled(value: str, key: str, example: str) -> str:
 
 
 def plain(*types: type, form: Form | None = None) -> ValueType[Any]:
-    """The type of values that are used as they are; *form* may say more of them."""
+    """The type of values that are used as they are; *form* may replace its JSON Schema."""
     word = " or ".join(WORDS[each] for each in types)
     return ValueType(word, types, form or {"type": [JSON_TYPES[each] for each in types]}, lambda value, *_: value)
 
@@ -123,7 +123,7 @@ def flag() -> ValueType[bool]:
 
 
 def true() -> ValueType[bool]:
-    """The type of true, for keys that only say something where they are written."""
+    """The type of keys whose only value is true: a table has such a key, or leaves it out."""
 
     def judge(value: object, key: str, _: str) -> bool:
         if value is not True:
@@ -134,7 +134,7 @@ def true() -> ValueType[bool]:
 
 
 def text(form: Form = TEXT) -> ValueType[str]:
-    """The type of strings that are not empty; *form* may say more of them."""
+    """The type of strings that are not empty; *form* may replace its JSON Schema."""
     return ValueType("string", (str,), form, _filled)
 
 
@@ -189,7 +189,7 @@ def one_or_more() -> ValueType[tuple[str, ...]]:
 
 
 def mapping(names: re.Pattern[str] | None = None) -> ValueType[Mapping[str, str]]:
-    """The type of tables of strings; *names* is the form of their keys, which the caller judges."""
+    """The type of tables of strings; *names* is the form of their keys in the JSON Schema, which the caller checks."""
     form = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}}
     if names:
         form["propertyNames"] = {"pattern": f"^{names.pattern}$"}
@@ -254,7 +254,7 @@ def count(least: int = 1, most: int | None = None) -> ValueType[int]:
 
 
 def counts() -> ValueType[dict[str, int]]:
-    """The type of a number for all, which gets the name "", or one for each name; numbers are 1 or more."""
+    """The type of numbers from 1 on: either one for all, which is stored under the name "", or one for each name."""
 
     def judge(value: int | dict[str, Any], key: str, example: str) -> dict[str, int]:
         numbers = value if isinstance(value, dict) else {"": value}
@@ -272,9 +272,9 @@ def number() -> ValueType[float]:
 
 
 def suggestion_of(word: str, words: Collection[str], what: str) -> str:
-    """Returns the remedy for *word*, which is none of *words*.
+    """Returns the remedy for *word*, which is not among *words*: the nearest of them, or a list of all.
 
-    It is the nearest one, or all *what* there are.
+    *what* is the noun for the words, in the plural.
 
     >>> suggestion_of("ownr", ["owner", "subject"], "keys"), suggestion_of("colour", ["owner", "subject"], "keys")
     ('did you mean owner?', 'known keys: owner, subject')
@@ -289,9 +289,10 @@ def _all_and_nearest(written: str, among: Collection[str]) -> str:
 
 
 class _OneOf(Mapping[str, Any]):
-    """The form of words.
+    """The JSON Schema of words.
 
-    They are looked at when it is read: an open list is not complete while modules are imported.
+    The words are asked for only when the schema is read, because an open list is not complete while modules are
+    imported.
     """
 
     def __init__(self, words: Callable[[], Collection[str]]) -> None:
@@ -308,7 +309,7 @@ class _OneOf(Mapping[str, Any]):
 
 
 def word(among: Collection[str] | Callable[[], Collection[str]]) -> ValueType[str]:
-    """The type of one of the words *among* some, or of those that a function returns."""
+    """The type of single words: *among* has the allowed ones, or returns them."""
     words = among if callable(among) else lambda: among
 
     def judge(value: str, *_: str) -> str:
@@ -320,12 +321,12 @@ def word(among: Collection[str] | Callable[[], Collection[str]]) -> ValueType[st
 
 
 def choice(among: type[E]) -> ValueType[E]:
-    """The type of one of the words *among* some."""
+    """The type of the members of the enum *among*."""
     return word([*among]).then(lambda value, *_: among(value))
 
 
 def words(among: Collection[str]) -> ValueType[tuple[str, ...]]:
-    """The type of lists of words *among* some."""
+    """The type of lists of words; *among* has the allowed ones."""
 
     def judge(value: tuple[str, ...], *_: str) -> tuple[str, ...]:
         if unknown := outside(value, among):

@@ -20,10 +20,7 @@ START, END = "window_start", "window_end"
 
 @dataclass(frozen=True)
 class ResultWindows:
-    """The windows of an aggregate, and its strategy.
-
-    Its records are one per result.
-    """
+    """The windows of an aggregate whose results are records of their own, and its emission strategy."""
 
     windows: Windows
     strategy: Strategy
@@ -31,9 +28,10 @@ class ResultWindows:
 
 @dataclass(frozen=True)
 class WindowColumns:
-    """Bounds of windows, START or END, by column.
+    """Which columns of an operator's records are bounds of windows.
 
-    `results` are the results that the records are; None: not one record per result.
+    `bounds` has START or END by column. `results` has the windows of which the records are results; None if a record is
+    not one result of one aggregate.
     """
 
     bounds: Mapping[str, str] = field(default_factory=dict)
@@ -42,10 +40,10 @@ class WindowColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkWindow:
-    """Windows of a sink's rows, and how their end is known.
+    """The windows whose results a sink's rows are, and how the end of a row's window is known.
 
-    `column` is `before_ms` before the end of a window, or None where no column has it. With `is_closed` its rows are
-    results of closed windows only.
+    `column` is the column that tells it: it is `before_ms` before the end. None if no column tells it. With `is_closed`
+    all rows are results of closed windows.
     """
 
     windows: Windows
@@ -54,9 +52,9 @@ class SinkWindow:
     before_ms: int = 0
 
     def closed_up_to_ms(self, watermark_ms: int | None) -> int | None:
-        """Returns the latest value of `column` of a window closed at *watermark_ms*.
+        """Returns the latest value that `column` has for a window that is closed at *watermark_ms*.
 
-        None: no window is, or it is not known.
+        None if no window is closed, or if no column tells the end of windows.
         """
         if watermark_ms is None or self.column is None:
             return None
@@ -64,9 +62,9 @@ class SinkWindow:
 
 
 def sink_window(columns: WindowColumns) -> SinkWindow | None:
-    """Returns a sink's windows from the *columns* it reads.
+    """Returns the windows of a sink that reads records with *columns*.
 
-    None if its rows are not the results of one aggregate.
+    None if these records are not the results of one aggregate.
     """
     if columns.results is None:
         return None
@@ -80,10 +78,7 @@ def sink_window(columns: WindowColumns) -> SinkWindow | None:
 
 
 def selected_bounds(select: Mapping[str, str], bounds: Mapping[str, str]) -> dict[str, str]:
-    """Returns the bounds among the results of *select*, SQL by column.
-
-    *select* reads *bounds*.
-    """
+    """Returns which columns of *select*, SQL by column, are bounds: those that only rename one of *bounds*."""
     return {column: bounds[column_in(sql)] for column, sql in select.items() if column_in(sql) in bounds}
 
 
@@ -93,7 +88,7 @@ def bounds_among(columns: Collection[str], bounds: Mapping[str, str]) -> dict[st
 
 
 def common(read: Sequence[WindowColumns]) -> WindowColumns:
-    """Returns the columns that all of *read* share."""
+    """Returns the bounds that all of *read* have in the same column, and the windows if all are results of the same."""
     first, *others = read
     bounds = dict(first.bounds)
     for other in others:

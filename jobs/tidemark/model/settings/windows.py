@@ -43,7 +43,7 @@ class Windows:
         hop_ms: distance between their starts.
         offset_ms: how long after the epoch they start.
         allowed_lateness_ms: how long after the end results may change.
-        timezone: IANA name; lengths are those of its local clock, so a day may have 23 or 25 hours. None: UTC.
+        timezone: the IANA name of the zone whose clock counts, so that a day may have 23 or 25 hours; None for UTC.
         reopen_for_ms: how much longer states of closed windows are kept, for corrections on request.
     """
 

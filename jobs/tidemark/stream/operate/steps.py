@@ -233,7 +233,7 @@ class Steps:
 
 
 def _key_of(operator: Operator, error: Exception) -> str:
-    """Returns the key of *operator* that *error* is about, empty: all."""
+    """Returns the key of *operator* in the file that *error* is about; empty for the whole operator."""
     if isinstance(error, InvalidColumns):
         return error.key
     return step_of(operator).key_of_error(operator, error)

@@ -102,7 +102,7 @@ def files_of_batch(
         warehouse: the warehouse, to which relative folders belong.
         checkpoint: Spark's checkpoint of the stream.
         batch_id: the batch.
-        progress: has the size up to which each file was read. None: growth is not looked for.
+        progress: has the size up to which each file was read. If it is None, no file that grew is looked for.
     """
     found = FilesOfBatch()
     for number, source in enumerate(sub.sources, start=1):  # the first source of every query are the ticks
