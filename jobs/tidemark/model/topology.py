@@ -50,7 +50,7 @@ from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
 from tidemark.model.topology_keys import MAX_HELD, OPERATORS, SPARK
 from tidemark.model.watched import WatchedSet
-from tidemark.selection import index_by_name, names_in, outside
+from tidemark.selection import index_by_name, names_in, omit, outside
 from tidemark.semantics.strategy import Strategy
 
 T = TypeVar("T")
@@ -488,8 +488,8 @@ def parse_part(
     if not isinstance(tables, dict):
         return None, mistakes
     all_read: list[Operator] = []
-    operators: dict[str, Operator] = {}
-    vague: dict[str, Operator] = {}
+    well_formed: dict[str, Operator] = {}
+    checked_without_columns: dict[str, Operator] = {}
     for key, table in tables.items():
         operator, wrong = read_operator(file, key, table, folder=folder)
         mistakes += wrong
@@ -497,30 +497,31 @@ def parse_part(
             continue
         all_read.append(operator)
         if not misshapen(wrong):
-            operators[key] = operator
-        if _is_looked_at(operator, wrong) and operator.inputs == (table.get("input"),):
-            vague[key] = operator
-    # Without all of the connections it is not known which there are.
+            well_formed[key] = operator
+        if _inputs_can_be_checked(operator, wrong) and operator.inputs == (table.get("input"),):
+            checked_without_columns[key] = operator
+    # If one connection has a mistake, it is not known which names there should be.
     if not wrong_clusters:
         mistakes += _unknown_clusters(file, all_read, clusters)
     if not wrong_registries:
         mistakes += _unknown_registries(file, all_read, registries)
-    mistakes += unknown_inputs(file, {**operators, **vague}, tables)
-    whole, cycles = without_cycles(file, with_inputs(operators))
-    whole = {**whole, **_reading(whole, vague)}
+    mistakes += unknown_inputs(file, {**well_formed, **checked_without_columns}, tables)
+    acyclic, cycles = without_cycles(file, with_inputs(well_formed))
+    acyclic = {**acyclic, **_that_read_only(acyclic, checked_without_columns)}
     mistakes += cycles
     try:
-        checked = OperatorChecks(file, whole, read_by_others=_named_in(tables, whole))
+        checks = OperatorChecks(file, acyclic, read_by_others=_named_by_others(tables, acyclic))
         # Further mistakes of a key may only follow from its first.
         reported = {mistake.key for mistake in mistakes}
-        mistakes += [mistake for mistake in checked.all() if mistake.key not in reported]
-        checkable = checked.sound()
-        for name in vague:
-            checkable.pop(name, None)
-        sound = with_inputs(checkable)
-        others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
-        part = completed(sorted_by_inputs({**sound, **_reading(sound, others)}).values())
-        subs = _sub_topologies(file, part)
+        mistakes += [mistake for mistake in checks.all() if mistake.key not in reported]
+        with_columns = with_inputs(omit(checks.sound(), checked_without_columns))
+        others = {
+            name: operator
+            for name, operator in acyclic.items()
+            if name not in with_columns and _inputs_can_be_checked(operator, mistakes)
+        }
+        ordered = completed(sorted_by_inputs({**with_columns, **_that_read_only(with_columns, others)}).values())
+        subs = _sub_topologies(file, ordered)
         topology = Topology(
             sub_topologies=subs,
             spark=spark,
@@ -609,11 +610,8 @@ def on_processing_time(topology: Topology) -> Topology:
     return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=tuple(subs))
 
 
-def _is_looked_at(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:
-    """Returns True if *operator* is checked although its columns are open.
-
-    *mistakes* leave its output columns open; its inputs are checked nevertheless.
-    """
+def _inputs_can_be_checked(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:
+    """Returns True if *mistakes* leave the output columns of *operator* unknown, and what it reads can be checked."""
     return (
         isinstance(operator, DeclaredOperator)
         and operator.is_checked_in_part
@@ -621,9 +619,9 @@ def _is_looked_at(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:
     )
 
 
-def _reading(whole: Collection[str], others: Mapping[str, Operator]) -> dict[str, Operator]:
-    """Returns those of *others* that read only the *whole* operators."""
-    return {name: operator for name, operator in others.items() if {*operator.inputs} <= {*whole}}
+def _that_read_only(inputs: Collection[str], operators: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Returns those of *operators* that read nothing but *inputs*."""
+    return {name: operator for name, operator in operators.items() if {*operator.inputs} <= {*inputs}}
 
 
 def _unknown_clusters(file: str, operators: Iterable[Operator], names: Collection[str]) -> Iterator[InvalidSpec]:
@@ -646,14 +644,14 @@ def _unknown_registries(file: str, operators: Iterable[Operator], names: Collect
             yield InvalidSpec.at(file, f"operators.{source.name}.registry", problem, remedy)
 
 
-def _named_in(tables: Mapping[str, Any], whole: Collection[str]) -> set[str]:
-    """Returns the names in tables of operators that are not *whole*.
+def _named_by_others(tables: Mapping[str, Any], understood: Collection[str]) -> set[str]:
+    """Returns the operators that may be read by operators that are not *understood*.
 
-    These operators may be meant to read them.
+    These are all that the *tables* of the latter name.
     """
     named: set[str] = set()
     for name, table in tables.items():
-        if name in whole or not isinstance(table, dict):
+        if name in understood or not isinstance(table, dict):
             continue
         for value in table.values():
             # Any text may be the name of an input: the tables were not understood, so their keys say nothing.

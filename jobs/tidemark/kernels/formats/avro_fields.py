@@ -94,7 +94,7 @@ def _inner_types(schema: str, paths: Iterable[str], referenced: tuple[str, ...])
 
 def avro_fields(
     values: pl.Series,
-    words: Mapping[str, str],
+    declared_types: Mapping[str, str],
     schema: str,
     *,
     time: str | None = None,
@@ -106,18 +106,18 @@ def avro_fields(
 
     Args:
         values: the bytes of each record; a null record has null fields.
-        words: the declared types by path.
+        declared_types: the declared types by path.
         schema: Avro schema of the records.
         time: the path of the event time, which may be in a text.
         others: keep the fields that are not declared, too. A record of which only fields inside are declared is kept.
         referenced: schemas of the types that *schema* names and does not define, each after those that it names.
         limits: what a record may hold.
     """
-    declared = whole_fields(words)
-    units = {name: unit for name, unit in _units(schema).items() if words.get(name) == "timestamp"}
+    declared = whole_fields(declared_types)
+    units = {name: unit for name, unit in _units(schema).items() if declared_types.get(name) == "timestamp"}
     decode = _decoder(schema, referenced, tuple(units), limits)
-    converted = _converted(avro_types(schema, words, referenced), words)
-    found: dict[str, list[Any]] = {path: [] for path in words}
+    converted = _converted(avro_types(schema, declared_types, referenced), declared_types)
+    found: dict[str, list[Any]] = {path: [] for path in declared_types}
     rest: list[str | None] = []
     refused: dict[int, RecordUnreadable] = {}
     for row, value in enumerate(values):
@@ -126,7 +126,7 @@ def avro_fields(
         if value is not None:
             try:
                 record = decode(value)
-                read = _read(record, words, converted)
+                read = _read(record, declared_types, converted)
                 other = _others(record, declared) if others else None
             except Exception as error:
                 read, refused[row] = {}, RecordUnreadable.by(error, MALFORMED_AVRO)
@@ -134,7 +134,7 @@ def avro_fields(
             column.append(read.get(path))
         rest.append(other)
     columns: dict[str, pl.Series] = {}
-    for path, word in words.items():
+    for path, word in declared_types.items():
         unit = units.get(path, "micros")
         columns[path] = _column(path, found[path], word, unit, refused, is_time=path == time)
     return read_fields(columns, pl.Series(rest, dtype=pl.String), refused)
@@ -181,14 +181,14 @@ def _decoder(
     return decode
 
 
-def _converted(types: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str, Callable[[Any], Any]]:
+def _converted(types: Mapping[str, str], declared_types: Mapping[str, str]) -> Mapping[str, Callable[[Any], Any]]:
     """Returns, by the path of a field, a function that converts its value to the declared type, where that is needed.
 
     For a `string` the value of another type becomes text; for a `double` a decimal becomes the nearest one; an instant
     inside a record becomes epoch µs.
     """
     conversions: dict[str, Callable[[Any], Any]] = {}
-    for path, word in words.items():
+    for path, word in declared_types.items():
         kind = types.get(path)
         if word == "string" and kind != "string":
             conversions[path] = text_of

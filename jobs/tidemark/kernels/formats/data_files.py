@@ -274,10 +274,12 @@ def _parquet_rows(content: bytes, source: Source) -> pl.DataFrame:
     schema = parquet.schema_arrow
     _refuse_columns(schema.names, source)
     kinds = {name: _value_type(schema.field(name).type) for name in schema.names}
-    words = source.types_of_fields
-    kinds_at = {path: _type_at(schema, path) for path in words}
+    declared_types = source.types_of_fields
+    kinds_at = {path: _type_at(schema, path) for path in declared_types}
     if wrong := [
-        f"{path} is {kinds_at[path]}, not {word}" for path, word in words.items() if not _fits(kinds_at[path], word)
+        f"{path} is {kinds_at[path]}, not {word}"
+        for path, word in declared_types.items()
+        if not _fits(kinds_at[path], word)
     ]:
         msg = f"has other types: {'; '.join(wrong)}"
         raise FileUnreadable(msg)
@@ -292,12 +294,12 @@ def _parquet_rows(content: bytes, source: Source) -> pl.DataFrame:
     table.validate(full=True)
     frame = pl.DataFrame(table)
     decoded = frame.with_columns(texts_of(frame[name]).alias(name) for name in texts)
-    declared = outermost(words)
+    declared = outermost(declared_types)
     kept = texts if source.other_fields else within(texts, declared)
     undecoded = {name: frame[name].is_not_null() & decoded[name].is_null() for name in kept}
-    typed = {path: _cast(_column_at(decoded, path), word) for path, word in words.items()}
+    typed = {path: _cast(_column_at(decoded, path), word) for path, word in declared_types.items()}
     shown = (_with_replacements(frame[name], decoded[name]) if name in texts else decoded[name] for name in kinds)
-    is_there = {path: _column_at(frame, path).is_not_null() for path in words}
+    is_there = {path: _column_at(frame, path).is_not_null() for path in declared_types}
     rows = _rows(pl.DataFrame(map(_json_text, shown)), typed, is_there, undecoded, source)
     return rows.with_columns(row=pl.int_range(1, pl.len() + 1, dtype=pl.Int64))
 

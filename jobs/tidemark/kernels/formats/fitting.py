@@ -42,7 +42,7 @@ def misfits_of_schema(source: Source) -> list[str]:
     return missing or misfits(types, declared, source.time_field)
 
 
-def misfits(types: Mapping[str, str], words: Mapping[str, str], time: str | None = None) -> list[str]:
+def misfits(types: Mapping[str, str], declared_types: Mapping[str, str], time: str | None = None) -> list[str]:
     """Returns a phrase for each declared field whose type in the schema does not fit.
 
     A field that the schema does not have fits: it is null, as in JSON.
@@ -50,7 +50,7 @@ def misfits(types: Mapping[str, str], words: Mapping[str, str], time: str | None
 
     Args:
         types: the types of the schema by path of a field.
-        words: the declared types by path.
+        declared_types: the declared types by path.
         time: the path of the event time, which may be in a text.
 
     >>> misfits({"id": "bigint", "n": "double"}, {"id": "string", "n": "int", "new": "int"})
@@ -59,7 +59,7 @@ def misfits(types: Mapping[str, str], words: Mapping[str, str], time: str | None
     ['b is decimal(9,3), not decimal(12,2)']
     """
     wrong: list[str] = []
-    for name, word in words.items():
+    for name, word in declared_types.items():
         if name in types and not _fits(types[name], word) and not (name == time and types[name] == "string"):
             wrong.append(f"{name} is {types[name]}, not {word}")
     return wrong

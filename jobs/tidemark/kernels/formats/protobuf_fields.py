@@ -150,7 +150,7 @@ def _fields_on(descriptor: Descriptor, path: str) -> list[FieldDescriptor]:
 
 def protobuf_fields(
     values: pl.Series,
-    words: Mapping[str, str],
+    declared_types: Mapping[str, str],
     descriptors: bytes,
     message: str,
     *,
@@ -162,7 +162,7 @@ def protobuf_fields(
 
     Args:
         values: the bytes of each record, a message; a null record has null fields.
-        words: the declared types by path.
+        declared_types: the declared types by path.
         descriptors: a FileDescriptorSet that has the message.
         message: the full name of the message.
         time: the path of the event time, which may be in a text.
@@ -173,14 +173,14 @@ def protobuf_fields(
     plain = _Plain(limits.max_depth)
     getters: list[tuple[str, Get]] = []
     in_texts: set[str] = set()
-    for path, word in words.items():
+    for path, word in declared_types.items():
         if fields := _fields_on(decoder.descriptor, path):
             is_text = path == time and _type(fields[-1]) == "string"
             getters.append((path, _inside(fields, "string" if is_text else word, plain)))
             in_texts |= {path} if is_text else set()
-    declared = whole_fields(words)
+    declared = whole_fields(declared_types)
     undeclared = plain.json_of(field for field in decoder.descriptor.fields if field.name not in declared)
-    written: dict[str, list[Any]] = {name: [] for name in words}
+    written: dict[str, list[Any]] = {name: [] for name in declared_types}
     rest: list[str | None] = []
     refused: dict[int, RecordUnreadable] = {}
     for row, value in enumerate(values):
@@ -197,7 +197,7 @@ def protobuf_fields(
             column.append(read.get(name))
         rest.append(other)
     columns: dict[str, pl.Series] = {}
-    for name, word in words.items():
+    for name, word in declared_types.items():
         if word == "timestamp":
             instants = time_texts if name in in_texts else _instants
             columns[name] = instants(name, written[name], refused)

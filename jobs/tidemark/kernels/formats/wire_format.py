@@ -91,13 +91,13 @@ def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
 
 
 def wire_fields(
-    values: pl.Series, words: Mapping[str, str], source: Source, schemas: Mapping[int, WrittenSchema]
+    values: pl.Series, declared_types: Mapping[str, str], source: Source, schemas: Mapping[int, WrittenSchema]
 ) -> RecordFields:
     """Reads the declared fields of records by the schemas that they name.
 
     Args:
         values: the bytes of each record; a null record has null fields.
-        words: the declared types by field.
+        declared_types: the declared types by field.
         source: the source, with the format, and whether fields that are not declared are kept.
         schemas: all schemas that the records name, by id.
     """
@@ -110,23 +110,30 @@ def wire_fields(
     parts: list[_Part] = []
     if rows := rows_of.pop(None, None):
         detail = "does not begin with a byte 0 and the id of a schema"
-        parts.append(_Part(rows, _unread(len(rows), words, NO_SCHEMA_ID, detail)))
+        parts.append(_Part(rows, _unread(len(rows), declared_types, NO_SCHEMA_ID, detail)))
     for id_, rows in rows_of.items():
         bodies = values.gather(rows).bin.slice(HEAD)
         if source.format not in _KINDS:
             limits = source.record_limits
-            fields = json_fields(bodies, words, time=source.time_field, others=others, limits=limits)
+            fields = json_fields(bodies, declared_types, time=source.time_field, others=others, limits=limits)
             parts.append(_Part(rows, fields))
             continue
         assert id_ is not None
-        parts += _parts_of_id(id_, rows, bodies, words, source, schemas[id_])
+        parts += _parts_of_id(id_, rows, bodies, declared_types, source, schemas[id_])
     # Also without null records: polars cannot concatenate an empty list.
-    parts.append(_Part([row for row, is_null in enumerate(null) if is_null], _unread(sum(null), words, None, None)))
-    return _in_order(parts, words)
+    parts.append(
+        _Part([row for row, is_null in enumerate(null) if is_null], _unread(sum(null), declared_types, None, None))
+    )
+    return _in_order(parts, declared_types)
 
 
 def _parts_of_id(
-    id_: int, rows: list[int], bodies: pl.Series, words: Mapping[str, str], source: Source, schema: WrittenSchema
+    id_: int,
+    rows: list[int],
+    bodies: pl.Series,
+    declared_types: Mapping[str, str],
+    source: Source,
+    schema: WrittenSchema,
 ) -> Iterable[_Part]:
     """Reads the records of one schema.
 
@@ -134,27 +141,27 @@ def _parts_of_id(
         id_: id of the schema.
         rows: the numbers of the records in the batch.
         bodies: their bytes behind the id.
-        words: the declared types by field.
+        declared_types: the declared types by field.
         source: the source.
         schema: the schema.
     """
     # Kafka's key fills the key field, so the schema of the value need not have it.
-    others, checked = source.other_fields is not None, {n: w for n, w in words.items() if n != source.key}
+    required_types = {name: kind for name, kind in declared_types.items() if name != source.key}
     if schema.is_missing:
-        return [_Part(rows, _unread(len(rows), words, UNKNOWN_SCHEMA, f"schema {id_} is not in the registry"))]
+        return [_Part(rows, _unread(len(rows), declared_types, UNKNOWN_SCHEMA, f"schema {id_} is not in the registry"))]
     if (problem := schema.problem or _other_kind(schema, source)) is not None:
-        return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, f"schema {id_} {problem}"))]
+        return [_Part(rows, _unread(len(rows), declared_types, INCOMPATIBLE_SCHEMA, f"schema {id_} {problem}"))]
     if source.format is Format.PROTOBUF:
-        return _protobuf_parts(id_, rows, bodies, words, checked, source, schema)
-    types = avro_types(schema.text, words, schema.referenced)
-    if (detail := _misfit(id_, types, checked, source.time_field)) is not None:
-        return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, detail))]
+        return _protobuf_parts(id_, rows, bodies, declared_types, required_types, source, schema)
+    types = avro_types(schema.text, declared_types, schema.referenced)
+    if (detail := _misfit(id_, types, required_types, source.time_field)) is not None:
+        return [_Part(rows, _unread(len(rows), declared_types, INCOMPATIBLE_SCHEMA, detail))]
     fields = avro_fields(
         bodies,
-        words,
+        declared_types,
         schema.text,
         time=source.time_field,
-        others=others,
+        others=source.other_fields is not None,
         referenced=schema.referenced,
         limits=source.record_limits,
     )
@@ -166,8 +173,8 @@ def _other_kind(schema: WrittenSchema, source: Source) -> str | None:
     return None if schema.kind == wanted else f"is of the kind {schema.kind}, not {wanted}"
 
 
-def _misfit(id_: int, types: Mapping[str, str], words: Mapping[str, str], time: str | None) -> str | None:
-    wrong = misfits(types, words, time)
+def _misfit(id_: int, types: Mapping[str, str], declared_types: Mapping[str, str], time: str | None) -> str | None:
+    wrong = misfits(types, declared_types, time)
     return f"schema {id_} does not fit the fields: {'; '.join(wrong)}" if wrong else None
 
 
@@ -175,14 +182,15 @@ def _protobuf_parts(
     id_: int,
     rows: list[int],
     bodies: pl.Series,
-    declared: Mapping[str, str],
-    required: Mapping[str, str],
+    declared_types: Mapping[str, str],
+    required_types: Mapping[str, str],
     source: Source,
     schema: WrittenSchema,
 ) -> Iterable[_Part]:
     """Yields the records of a schema, a part for each message.
 
-    *declared* are the types by field, *required* those that the schema must have: all but that of Kafka's key.
+    *declared_types* has the declared type of each field, and *required_types* the same for the fields that the schema
+    must have, which are all but the one that Kafka's key fills.
     """
     time, others, limits = source.time_field, source.other_fields is not None, source.record_limits
     by_message: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}
@@ -193,19 +201,19 @@ def _protobuf_parts(
         of_message, messages = [row for row, _ in records], pl.Series([rest for _, rest in records], dtype=pl.Binary)
 
         def unread(reason: str, detail: str, n: int = len(records)) -> RecordFields:
-            return _unread(n, declared, reason, detail)
+            return _unread(n, declared_types, reason, detail)
 
         name = None if indexes is None else message_at(schema.descriptors, indexes)
         if name is None:
             place = "" if indexes is None else f" at {[*indexes]}"
             yield _Part(of_message, unread(MALFORMED_PROTOBUF, f"schema {id_} has no such message{place}"))
             continue
-        types = protobuf_types(schema.descriptors, name, declared)
-        if (detail := _misfit(id_, types, required, time)) is not None:
+        types = protobuf_types(schema.descriptors, name, declared_types)
+        if (detail := _misfit(id_, types, required_types, time)) is not None:
             yield _Part(of_message, unread(INCOMPATIBLE_SCHEMA, f"{detail} (message {name})"))
         else:
             fields = protobuf_fields(
-                messages, declared, schema.descriptors, name, time=time, others=others, limits=limits
+                messages, declared_types, schema.descriptors, name, time=time, others=others, limits=limits
             )
             yield _Part(of_message, _with_id(id_, fields))
 
@@ -255,19 +263,19 @@ def _with_id(id_: int, fields: RecordFields) -> RecordFields:
     return replace(fields, details=pl.select(detail=named)["detail"])
 
 
-def _unread(n: int, words: Mapping[str, str], reason: str | None, detail: str | None) -> RecordFields:
+def _unread(n: int, declared_types: Mapping[str, str], reason: str | None, detail: str | None) -> RecordFields:
     """Returns *n* records without fields, all for one *reason*."""
-    schema = record_schema(words)
-    columns = {name: pl.Series([None] * n, dtype=schema[name]) for name in words}
+    schema = record_schema(declared_types)
+    columns = {name: pl.Series([None] * n, dtype=schema[name]) for name in declared_types}
     others, reasons, details = (pl.Series([text] * n, dtype=pl.String) for text in (None, reason, detail))
     return RecordFields(columns, others, reasons, details)
 
 
-def _in_order(parts: list[_Part], words: Mapping[str, str]) -> RecordFields:
+def _in_order(parts: list[_Part], declared_types: Mapping[str, str]) -> RecordFields:
     """Returns the fields of all *parts* in the order of their rows."""
     rows = pl.Series([row for part in parts for row in part.rows], dtype=pl.UInt32).arg_sort()
     columns: dict[str, pl.Series] = {}
-    for name in words:
+    for name in declared_types:
         columns[name] = pl.concat([part.fields.columns[name] for part in parts]).gather(rows)
     others = pl.concat([part.fields.others for part in parts]).gather(rows)
     reasons = pl.concat([part.fields.reasons for part in parts]).gather(rows)

@@ -76,7 +76,7 @@ _with_digits = json.JSONDecoder(parse_float=str, parse_constant=str)
 
 def json_fields(
     values: pl.Series,
-    words: Mapping[str, str],
+    declared_types: Mapping[str, str],
     *,
     time: str | None = None,
     others: bool = False,
@@ -86,14 +86,14 @@ def json_fields(
 
     Args:
         values: the bytes of each record; a null record has null fields.
-        words: the declared types by path.
+        declared_types: the declared types by path.
         time: the path of the event time; as a number it may be a text, or have an exponent.
         others: keep the fields that are not declared, too. An object of which only fields inside are declared is kept.
         limits: what a record may hold.
     """
-    declared = whole_fields(words)
+    declared = whole_fields(declared_types)
     parts: list[RecordFields] = []
-    for layer in _layers(words):
+    for layer in _layers(declared_types):
         keeps_others = others and not parts
         parser = _Parser(layer, declared, time=time, keeps_others=keeps_others, limits=limits)
         parts.append(
@@ -108,10 +108,10 @@ def json_fields(
     return fields
 
 
-def _layers(words: Mapping[str, str]) -> list[dict[str, str]]:
-    """Divides *words* into layers, so that in none of them a field is inside another."""
+def _layers(declared_types: Mapping[str, str]) -> list[dict[str, str]]:
+    """Divides *declared_types* into layers, so that in none of them a field is inside another."""
     layers: list[dict[str, str]] = [{}]
-    for path, word in words.items():
+    for path, word in declared_types.items():
         names = steps(path)
         for layer in layers:
             if not any(names[: len(other)] == other or other[: len(names)] == names for other in map(steps, layer)):
@@ -185,26 +185,26 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 class _Parser:
-    """Reads records that have fields of the types *words*, none of them inside another.
+    """Reads records that have fields of the types *declared_types*, none of them inside another.
 
     Fields with the names *declared* are not among the others.
     """
 
     def __init__(
         self,
-        words: Mapping[str, str],
+        declared_types: Mapping[str, str],
         declared: Collection[str],
         *,
         time: str | None,
         keeps_others: bool,
         limits: RecordLimits,
     ) -> None:
-        self._words, self._declared, self._max_depth = words, declared, limits.max_depth
+        self._declared_types, self._declared, self._max_depth = declared_types, declared, limits.max_depth
         self._keeps_others = keeps_others
         # Of these numbers each digit counts, so they are read from their texts.
-        self._numbers = {p for p, word in words.items() if digits_of(word) or (p == time and word in _TIMES)}
+        self._numbers = {p for p, word in declared_types.items() if digits_of(word) or (p == time and word in _TIMES)}
         self._tree: Tree = {}
-        for path in words:
+        for path in declared_types:
             *outer, name = steps(path)
             inside = self._tree
             for step in outer:
@@ -236,7 +236,9 @@ class _Parser:
                 continue
             self._slots[inside] = (*outer, slot)
             is_number = inside in self._numbers
-            fields.append((slot, number, no_number) if is_number else (slot, _TYPES[self._words[inside]][0], None))
+            fields.append(
+                (slot, number, no_number) if is_number else (slot, _TYPES[self._declared_types[inside]][0], None)
+            )
         # Records have no cycles; without gc the collector does not track millions of them.
         return msgspec.defstruct("Record", fields, rename=names, gc=False)
 
@@ -270,11 +272,11 @@ class _Parser:
                 records[row], others[row] = self._read_again(written[row])
             except Exception as error:
                 records[row], refused[row] = self._nothing, RecordUnreadable.by(error, MALFORMED_JSON)
-        columns = {path: self._column(path, records, refused) for path in self._words}
+        columns = {path: self._column(path, records, refused) for path in self._declared_types}
         return read_fields(columns, texts_at(others, len(written)), refused)
 
     def _column(self, path: str, records: list[Any], refused: dict[int, RecordUnreadable]) -> pl.Series:
-        word = self._words[path]
+        word = self._declared_types[path]
         values = _values_at(self._slots[path], records)
         if path in self._numbers:
             return number_column(path, [*map(_digits, values)], word, refused)
@@ -315,7 +317,7 @@ class _Parser:
             elif path in self._numbers:
                 declared[name] = with_digits[name]
             else:
-                is_double = self._words[path] == "double" and value[name] in NOT_FINITE
+                is_double = self._declared_types[path] == "double" and value[name] in NOT_FINITE
                 declared[name] = float(value[name]) if is_double else value[name]
         return declared
 

@@ -181,25 +181,27 @@ class Aggregate(DeclaredOperator):
 
     def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Yields a missing or superfluous key, and what would need old values to be retracted and cannot do that."""
-        of = read[self.inputs[0]]
-        yield from self._key_mistakes(of)
-        if of.name in updates:
+        upstream = read[self.inputs[0]]
+        yield from self._key_mistakes(upstream)
+        if upstream.name in updates:
             # It would add each update to the value that the update replaces.
             remedy = "put a repartition with an id between them, so that old values are retracted"
-            yield Mistake("input", f"reads the updates of {of.name!r}", remedy)
-        if isinstance(of, Repartition) and of.id:
-            yield from self._mistakes_of_retracting(of)
+            yield Mistake("input", f"reads the updates of {upstream.name!r}", remedy)
+        if isinstance(upstream, Repartition) and upstream.id:
+            yield from self._mistakes_of_retracting(upstream)
 
-    def _key_mistakes(self, of: Operator) -> Iterator[Mistake]:
-        if isinstance(of, Repartition):
-            if self.key and self.key != of.key:
+    def _key_mistakes(self, upstream: Operator) -> Iterator[Mistake]:
+        if isinstance(upstream, Repartition):
+            if self.key and self.key != upstream.key:
                 yield Mistake(
-                    "key", f"is {list(self.key)}", f"leave it out: the key of {of.name!r} applies, {list(of.key)}"
+                    "key",
+                    f"is {list(self.key)}",
+                    f"leave it out: the key of {upstream.name!r} applies, {list(upstream.key)}",
                 )
         elif not self.key:
             yield Mistake("key", "is missing", 'write key = ["group"], the columns to group by')
 
-    def _mistakes_of_retracting(self, of: Repartition) -> Iterator[Mistake]:
+    def _mistakes_of_retracting(self, upstream: Repartition) -> Iterator[Mistake]:
         retracting = sorted(name for name, facts in AGGREGATE_FUNCTIONS.items() if facts.retracts)
         for name, (function, column) in self.aggregates.items():
             if function not in retracting:
@@ -208,13 +210,15 @@ class Aggregate(DeclaredOperator):
                 yield Mistake(f"aggregates.{name}", problem, remedy)
         if self.windows:
             yield Mistake(
-                "window", f"is set, but {of.name!r} sends updates of a table", "leave it out, or aggregate a stream"
+                "window",
+                f"is set, but {upstream.name!r} sends updates of a table",
+                "leave it out, or aggregate a stream",
             )
 
     def completed(self, read: Mapping[str, Operator], columns: WindowColumns) -> Self:
         """Returns the aggregate, with the key of the repartition if it reads one."""
-        of = read[self.inputs[0]]
-        return replace(self, key=of.key) if isinstance(of, Repartition) else self
+        upstream = read[self.inputs[0]]
+        return replace(self, key=upstream.key) if isinstance(upstream, Repartition) else self
 
     @classmethod
     def read(cls, values: Values, common: dict[str, Any]) -> Self:

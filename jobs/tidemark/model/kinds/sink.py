@@ -296,9 +296,9 @@ class Sink(KafkaEnd):
 
     def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Refuses `last_seen_at` if the input suppresses nothing."""
-        of = read[self.inputs[0]]
-        if self.last_seen_at and of.emission is None:
-            problem = f"is true, but it reads the {of.kind} {of.name!r}, which suppresses nothing"
+        upstream = read[self.inputs[0]]
+        if self.last_seen_at and upstream.emission is None:
+            problem = f"is true, but it reads the {upstream.kind} {upstream.name!r}, which suppresses nothing"
             remedy = "read a table, an aggregate or a map with a strategy, or use the column timestamp"
             yield Mistake("last_seen_at", problem, remedy)
 

@@ -266,8 +266,8 @@ class Values:
                 continue
             others = f", or write {unmet.remedy}" if unmet.remedy else ""
             remedy = f"leave it out: {need.because}" if need.because else f"leave it out{others}"
-            seen = self.written[key.name]
-            shown = str(seen).lower() if isinstance(seen, bool) else repr(seen)
+            value = self.written[key.name]
+            shown = str(value).lower() if isinstance(value, bool) else repr(value)
             self.note(key.name, f"is {shown}, but {unmet.as_seen(self.written)}", remedy)
             return
 

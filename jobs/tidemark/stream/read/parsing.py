@@ -145,28 +145,28 @@ def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> RecordF
         none = texts_at({}, raw.height)
         undeclared = columns.field(source.other_fields) if source.other_fields else none
         return RecordFields({name: columns.field(name) for name in source.fields}, undeclared, raw["reason"], none)
-    words, time = source.types_of_fields, source.time_field
+    declared_types, time = source.types_of_fields, source.time_field
     others, limits = source.other_fields is not None, source.record_limits
     if source.registry is not None:
-        parsed_fields = wire_fields(raw["value"], words, source, schemas.get(source.registry, {}))
+        parsed_fields = wire_fields(raw["value"], declared_types, source, schemas.get(source.registry, {}))
     elif source.format is Format.PROTOBUF:
         descriptors, message = source.descriptors or b"", source.message or ""
         parsed_fields = protobuf_fields(
-            raw["value"], words, descriptors, message, time=time, others=others, limits=limits
+            raw["value"], declared_types, descriptors, message, time=time, others=others, limits=limits
         )
     elif source.format is Format.AVRO:
         schema = source.avro_schema or ""
-        parsed_fields = avro_fields(raw["value"], words, schema, time=time, others=others, limits=limits)
+        parsed_fields = avro_fields(raw["value"], declared_types, schema, time=time, others=others, limits=limits)
     elif source.format in TOPIC_FORMATS:
         as_json = resolve_name(TOPIC_FORMATS[source.format].as_json or "")
         values, errors = _converted(raw["value"], as_json)
-        parsed_fields = json_fields(values, words, time=time, others=others, limits=limits)
+        parsed_fields = json_fields(values, declared_types, time=time, others=others, limits=limits)
         is_error = errors.is_not_null()
         reasons = pl.repeat(UNREADABLE, raw.height, eager=True).zip_with(is_error, parsed_fields.reasons)
         details = errors.zip_with(is_error, parsed_fields.details)
         parsed_fields = replace(parsed_fields, reasons=reasons, details=details)
     else:
-        parsed_fields = json_fields(raw["value"], words, time=time, others=others, limits=limits)
+        parsed_fields = json_fields(raw["value"], declared_types, time=time, others=others, limits=limits)
     named = {name: parsed_fields.columns[field] for name, field in source.field_of.items()}
     return RecordFields(named, parsed_fields.others, parsed_fields.reasons, parsed_fields.details)
 

@@ -57,7 +57,7 @@ class _MovedStates:
         results: states whose results are judged one by one, in order.
         updates: how many updates there were, as in `AggregateResult`.
         reopened: how many of them are of late records of earlier batches.
-        refused: how many records were set aside and changed no state, because a result would not fit its type.
+        set_aside_n: how many records were set aside and changed no state, because a result would not fit its type.
     """
 
     newest: pl.DataFrame
@@ -66,7 +66,7 @@ class _MovedStates:
     results: pl.DataFrame
     updates: int
     reopened: int = 0
-    refused: int = 0
+    set_aside_n: int = 0
 
 
 class Aggregator:
@@ -120,7 +120,7 @@ class Aggregator:
             emitted = self.emitter.at_once(self._updates_of(moved.results), moves, superseded=merged)
             kept = self._with_group(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
             self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
-        updates = moved.updates + moved.refused + emitted.ended
+        updates = moved.updates + moved.set_aside_n + emitted.ended
         return AggregateResult(emitted, moved.late, updates, moved.reopened)
 
     def _aggregate_windows(self, records: pl.DataFrame, moment: Moment) -> _MovedStates:
@@ -143,15 +143,15 @@ class Aggregator:
         fresh = self.kernel.states_of(assigned)
         earlier = self._states.look_up(fresh["_key"]).select(fresh.columns)
         refusals = self.kernel.refusals(earlier, fresh) if refuses(assigned) else none_of(fresh)
-        refused = self._set_aside(assigned, refusals)
-        if refused:
+        set_aside_n = self._set_aside(assigned, refusals)
+        if set_aside_n:
             fresh = fresh.filter(refusals.is_null())
             earlier = earlier.filter(pl.col("_key").is_in(fresh["_key"].implode()))
         newest = self.kernel.merged(pl.concat([earlier, fresh]))
         # Held results are judged when they are due, not record by record.
         results = fresh.clear() if self._operator.emission.holds else fresh
         running = self.kernel.running(earlier, results)
-        return _MovedStates(newest, _NO_KEYS, late, running, fresh.height, refused=refused)
+        return _MovedStates(newest, _NO_KEYS, late, running, fresh.height, set_aside_n=set_aside_n)
 
     def _set_aside(self, records: pl.DataFrame, refusals: pl.Series) -> int:
         """Sets aside those of *records* that have one of *refusals*, and returns how many."""
@@ -188,7 +188,7 @@ class Aggregator:
             late=other.late,
             results=pl.concat([plain.results.select(other.results.columns), other.results]),
             updates=plain.updates + other.updates,
-            refused=other.refused,
+            set_aside_n=other.set_aside_n,
         )
 
     def _aggregate_in_turns(
@@ -204,30 +204,30 @@ class Aggregator:
             turn: the number of each record's turn. The records of a turn are added together, one turn after the other.
         """
         closed_ms = self._closed_ms(moment)
-        open_, late, results, moved, refused = earlier, records.clear(), [earlier.clear()], [_NO_KEYS], 0
+        open_, late, results, moved_keys, set_aside_n = earlier, records.clear(), [earlier.clear()], [_NO_KEYS], 0
         # Where each record decides, the first records of all keys are one turn, their second records the next, and so
         # on.
         turns = records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False)
         for turn_records in turns:
-            made = merged_sessions(self.kernel, windows, open_, turn_records, closed_ms)
-            refusals = self._refusals(turn_records, made.moved)
+            sessions = merged_sessions(self.kernel, windows, open_, turn_records, closed_ms)
+            refusals = self._refusals(turn_records, sessions.moved)
             if refusals.null_count() < len(refusals):
-                refused += self._set_aside(turn_records, refusals)
+                set_aside_n += self._set_aside(turn_records, refusals)
                 fitting = turn_records.filter(refusals.is_null())
-                made = merged_sessions(self.kernel, windows, open_, fitting, closed_ms)
-            replaced = pl.concat([made.moved["_key"], made.gone["_key"]])
-            open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), made.moved])
-            late = pl.concat([late, made.late])
-            results += [made.gone, made.moved]
-            moved.append(made.moved["_key"])
-        newest = open_.filter(pl.col("_key").is_in(pl.concat(moved).implode()))
+                sessions = merged_sessions(self.kernel, windows, open_, fitting, closed_ms)
+            replaced = pl.concat([sessions.moved["_key"], sessions.gone["_key"]])
+            open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), sessions.moved])
+            late = pl.concat([late, sessions.late])
+            results += [sessions.gone, sessions.moved]
+            moved_keys.append(sessions.moved["_key"])
+        newest = open_.filter(pl.col("_key").is_in(pl.concat(moved_keys).implode()))
         # A session that merged into another is gone under its old key.
         gone = earlier.filter(~pl.col("_key").is_in(open_["_key"].implode()))["_key"]
         judged = self.kernel.results(pl.concat(results))
         # A session that ends in another one is an update that deletes its old key.
         merges = 0 if self._operator.emission.holds else int(judged["_deleted"].sum())
-        updates = records.height - late.height - refused + merges
-        return _MovedStates(newest, gone, late, judged, updates, refused=refused)
+        updates = records.height - late.height - set_aside_n + merges
+        return _MovedStates(newest, gone, late, judged, updates, set_aside_n=set_aside_n)
 
     def _doubtful(self, windows: Windows, earlier: pl.DataFrame, records: pl.DataFrame) -> pl.Series:
         """Returns True for each of *records* where a result of its key might not fit its type."""
