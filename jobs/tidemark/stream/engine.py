@@ -69,6 +69,12 @@ class Engine:
 
     Known limitation: a crash between a record's arrival in a Kafka sink and the end of the batch sends it twice.
 
+    Args:
+        epoch: the number of the driver's lease.
+        requests: each applies the requests of people to the progress from which a batch is decided.
+        queued: returns how long a batch that began at an instant waited for Spark's task slots.
+        listed: the sources in the order of the checkpoint, as the control folder lists them.
+
     Attributes:
         progress: how far the stream has come; None before the first batch.
         batch_started_at_ms: the clock at which the current batch began; None between batches.

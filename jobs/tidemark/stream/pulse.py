@@ -51,10 +51,9 @@ class Followed(Protocol):
 class Pulse:
     """Beats each PULSE_S in a thread, and writes the driver's heartbeat once a second.
 
-    The query runs beside it, and says through the methods what the driver is doing. In an object store the pulse
-    writes news at least NEWS_WITHIN_MS after the last beat, and else beats every 20 s. A driver that has lost its
-    lease stops beating: the newer driver speaks for the stream. What the driver before told last becomes a row of the
-    history, if it was killed.
+    The query runs beside it, and says through the methods what the driver is doing. In an object store a beat follows
+    the last one after 20 s, or after NEWS_WITHIN_MS if there is news. A driver that has lost its lease stops beating:
+    the newer driver speaks for the stream. If the driver before was killed, its last beat becomes a row of the history.
 
     Attributes:
         timeline: records what the main thread does.

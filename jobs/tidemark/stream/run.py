@@ -32,10 +32,7 @@ log = logging.getLogger("tidemark.stream")
 
 
 def run_stream(options: RunOptions, session_of: SharedSession) -> int:
-    """Runs a stream as a query of a session.
-
-    It takes the lease of the stream first. Returns the exit status.
-    """
+    """Takes the lease of a stream, runs it as a query of a session, and returns the exit status."""
     # The digest is taken before the file is read: a change in between shows as another digest, not as the same.
     running = digest(options.topology)
     topology = load(options.topology)
@@ -86,10 +83,10 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
 
 
 def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
-    """Compares what the stream has kept with its file, and follows other sources.
+    """Has the stream continue with its file, which may have changed since the last driver.
 
     Raises:
-        Unsound: it cannot be, or what it left is damaged.
+        Unsound: the stream cannot go on with this file, or what the last driver left is damaged.
     """
     check_lease = partial(control.check_lease, epoch)
     settle(control, check_lease)
@@ -98,7 +95,8 @@ def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
     refuse_unless_sound(found)
     reached = -1 if found.decided is None else found.decided
     if found.returning:
-        # Their states, which `tidemark reshard` may have written again, lack what came while the file was without them.
+        # The old states of these operators, which `tidemark reshard` may have written again, lack what came while the
+        # file was without them.
         forget(control.home)
         of_returning = "{} begins anew: it was left out of the file before"
         control.begin_anew(

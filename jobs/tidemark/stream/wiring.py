@@ -70,9 +70,9 @@ def build_engine(
         reread: Reads the records that Spark passed over.
         host: The host of the driver.
         clock_offsets: Gets estimates of the clocks of executors' hosts, unless it is None.
-        queued: Measures how long the batch that began at an instant waited for other streams of the process.
+        queued: Measures how long a batch that began at an instant waited for other streams of the process.
         timeline: Records what the driver does; None if nobody reads that.
-        looks: Returns those at a source while batches worked, before an instant.
+        looks: Returns, for a source and an instant, the earlier looks at the ends of its partitions (kafka/looks.py).
 
     Raises:
         InvalidArgument: *slow_ms* names an operator that the topology does not have.

@@ -28,8 +28,8 @@ class TablePaths:
         operator: the operator that writes the table.
         intervals: the intervals of the table.
         allowed_lateness_ms: the longest allowed lateness of the operators on the paths; 0 if none closes anything.
-        holding: the operators on the paths, of this sub-topology, that send results only periodically, and so may hold
-            results of an interval that the watermark has passed.
+        holding: those operators of this sub-topology on the paths that send results only periodically. They may still
+            hold results of an interval that the watermark has passed.
     """
 
     operator: str

@@ -176,16 +176,16 @@ class RunTables:
     def mark(
         self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[ClosedWindow], *, seq: int
     ) -> pa.Table:
-        """Returns the row that ends the commit of a hop and tells its readers how far time has come: the mark.
+        """Returns the mark: the row that ends a hop's commit and tells the hop's readers how far time has come.
 
-        The result has no row if nothing changed.
+        The result has no row if there is nothing new to tell.
 
         Args:
             batch_id: number of the batch.
             was: progress before the batch. A mark is also written after a reset of time.
-            now: progress after the batch: the mark has its watermark and whether it is idle. A mark also says what
-                idle partitions have reached, for intervals that the new watermark completes, but this alone is no
-                reason to write one.
+            now: progress after the batch. The mark has its watermark, and whether the stream is idle. It also has what
+                idle partitions have reached, for intervals that the watermark completes, but no mark is written
+                because of that alone.
             closed: the streaming windows that the batch closes.
             seq: the mark's number among the hop's rows.
         """
@@ -421,9 +421,10 @@ class Decider:
         return intakes
 
     def give_up(self, newest: Entry, begun: Container[str]) -> None:
-        """Has the batch after *newest* record the waiting updates that are dropped because the topology file changed.
+        """Has the next batch record the updates that are dropped because the topology file changed.
 
-        They waited at sources and operators that are not in the file any more, or that have *begun* anew.
+        These updates waited, after the entry *newest*, at sources and operators that the file no longer has, or that
+        have *begun* anew.
         """
         names, operators = names_in(self._sub.operators), newest.notes.decision.operators
         gone = [name for name in operators if name in begun or name not in names]
@@ -440,8 +441,8 @@ class Decider:
     def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, SentMark]:
         """Returns the marks of time that sinks send in this batch, by sink.
 
-        A sink sends a mark if its time has changed and its next mark is due, or together with *rows* for its table:
-        the names of tables that get some.
+        A sink sends a mark if its time has changed and its next mark is due, or if its table gets rows: *rows* has the
+        names of such sinks.
         """
         assert now.decided_at_ms is not None
         marks = {}

@@ -75,7 +75,7 @@ class Reopenings:
     def forgotten(self, was: StreamProgress, watermark_ms: int | None = None) -> dict[str, int]:
         """Returns, by aggregate, the latest end of a window whose states are removed, so that it cannot be corrected.
 
-        This is so after the progress *was*, or, if it is given, once the watermark is *watermark_ms*.
+        By default that is as of the progress *was*; with *watermark_ms*, as it will be at that watermark.
         """
         # Windows before a new or longer `reopen_for` stay forgotten: their states are gone already.
         forgotten_before = forgotten(self._windows, was)

@@ -131,7 +131,7 @@ class BatchWaits:
         return {name: SourceReads(records[name], *counted[name], first) for name, first in firsts.items()}
 
     def together(self, parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
-        """Returns the rows of each source, from *parts* that tasks have counted, in the order of partitions."""
+        """Returns the rows of counts of each source, which tasks have made in *parts*, in the order of partitions."""
         rows: dict[str, pl.DataFrame] = {}
         for name, source in self._sources.items():
             none = pl.DataFrame(schema={"partition": pl.Int32(), **READS})
@@ -155,8 +155,8 @@ class BatchWaits:
     ) -> dict[str, pl.DataFrame]:
         """Returns *records* as operators read them: with the number of their row in `_read`, without columns BESIDE.
 
-        Records that waited since an earlier batch have a number already. Those of a hop have the columns BESIDE of the
-        writer.
+        Records that have waited since an earlier batch have their number already. Records of a hop have the columns
+        BESIDE from the stream that wrote them.
         """
         numbered: dict[str, pl.DataFrame] = {}
         for name, source_records in records.items():
@@ -289,7 +289,7 @@ class BatchWaits:
         return pl.DataFrame(looks, schema=read_ages.LOOKS, orient="row") if looks else None
 
     def _plans(self, was: InputProgress) -> pl.DataFrame | None:
-        """Returns the plans that left records behind which are unread in *was*; None if there is no such plan."""
+        """Returns the plans that left records behind that are still unread in *was*; None if there are none."""
         left = [(n, *plan) for n, part in sorted(was.partitions.items()) for plan in part.left_behind]
         return pl.DataFrame(left, schema=read_ages.PLANS, orient="row") if left else None
 

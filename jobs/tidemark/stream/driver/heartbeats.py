@@ -72,8 +72,8 @@ class Heartbeats:
     """Appends beats of a sub-topology to its table `heartbeats` in *home*.
 
     The first beat of each state is written, and then a beat every EVERY_MS by the clock of the beats. In an object
-    store those of TOGETHER_S are written together. A failure is logged and the rows are lost, because the stream
-    matters more.
+    store the beats of TOGETHER_S seconds are written together. If a write fails, that is logged and the rows are lost,
+    because the stream matters more.
     """
 
     def __init__(self, home: Path, *, topology: str, sub_topology: str) -> None:

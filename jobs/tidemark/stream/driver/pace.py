@@ -1,10 +1,10 @@
 """Decides when Spark plans again after a batch.
 
 Purpose: a new record is read soon, although a plan of Spark costs ten times as much as a question to a broker.
-How it works: batches begin a trigger apart, and only a request of a person ends that distance. Then, for 10 s after a
-batch that read records, the driver asks the brokers, the longer the silence the less often, and lets Spark plan as soon
-as there is a record. A record after a silence is often the first of many, so the driver waits up to 200 ms for more.
-After these 10 s Spark plans by itself, each trigger.
+How it works: batches begin one trigger interval apart, or earlier only if a person has requested something. Once that
+has passed, and for 10 s after a batch that read records, the driver asks the brokers, less often the longer the
+silence, and lets Spark plan as soon as there is a record. A record after a silence is often the first of many, so the
+driver waits up to 200 ms for more. After these 10 s Spark plans by itself, each trigger.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ GATHERS_FOR_MS = 200
 
 
 class Pace:
-    """Keeps batches a trigger apart on average; one may begin early.
+    """Keeps batches one trigger interval apart on average; a single batch may begin early.
 
     Args:
-        trigger_ms: the interval.
-        unread: asks a broker for the number of records of one source that no batch has read. There are none for a
-            stream that also reads what no broker knows.
-        clock: boot, ms.
+        trigger_ms: the trigger interval.
+        unread: a function for each source that asks a broker how many records no batch has read. Empty for a stream
+            that also reads what no broker knows.
+        clock: the boot clock, ms.
 
     Attributes:
-        in_vain_ms: when it last asked and no record was unread, by *clock*, or None if that never happened.
+        in_vain_ms: when brokers were last asked and had no unread record, by *clock*; None if that never happened.
     """
 
     def __init__(

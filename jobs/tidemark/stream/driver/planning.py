@@ -54,7 +54,7 @@ class Planning:
     def waits(self) -> None:
         """Ends Spark's commit of the newest batch in the timeline, if it is over: the stream waits from then on.
 
-        By the timeline of a driver that is killed in a silence, Spark would otherwise have committed all the time.
+        Otherwise the timeline of a driver that is killed in a silence would say that Spark was committing all the time.
         Another thread may call this.
         """
         with self._lock:
@@ -72,8 +72,8 @@ class Planning:
         """Books what Spark did before *batch_id*, which it planned at *planned_at_ms* and hands over now.
 
         Returns:
-            The instant (boot clock) of the newest look that found nothing. None if the look before found the batch
-            before, or if that is not known.
+            The instant (boot clock) of the newest look that found nothing. None if the previous look found the previous
+            batch, or if that is not known.
         """
         with self._lock:
             self._committing = None
@@ -111,7 +111,7 @@ class Planning:
 
     @property
     def _is_seldom_asked(self) -> bool:
-        """Whether the time of a file of the checkpoint costs a request, and is not asked for."""
+        """True if the checkpoint is in an object store, where to ask for the time of a file costs a request."""
         return isinstance(self._checkpoint, ObjectPath)
 
     def _committed_ms(self, batch_id: int, to_boot_ms: int) -> int | None:

@@ -13,7 +13,8 @@ from tidemark.spark_session import streaming_package
 class Ticks:
     """The source of ticks, for one query after the other.
 
-    *last* is its offset in the newest plan of their checkpoint.
+    *last* is the offset of the source in the newest plan of the queries' checkpoint.
+
     How it works: the source is Spark's MemoryStream, of which only the offset is ever set. So there is nothing to read,
     before a crash or after it. A new query finds the offset beyond *last*, and so plans its first batch at once.
     Considered (decision 70): files, whose names Spark never forgets, and a source in Python, which needs another

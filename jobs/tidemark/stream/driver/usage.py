@@ -25,7 +25,7 @@ _PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """Measures the driver of the process *pid*; its CPU is that since the measurement before."""
+    """Measures the driver of the process *pid*. CPU is counted from one measurement to the next."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

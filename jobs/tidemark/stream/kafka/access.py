@@ -39,7 +39,7 @@ class LoginDenied(TidemarkError):
 
     @classmethod
     def by(cls, cluster: Cluster, reason: str) -> LoginDenied:
-        """Makes the error; *reason* has the words of the *cluster*."""
+        """Makes the error about *cluster*, which gave this *reason*."""
         security = cluster.security
         if _NO_TOKEN.search(reason):
             return cls(
@@ -60,7 +60,7 @@ class LoginInterrupted(TidemarkError):
 
     @classmethod
     def by(cls, cluster: Cluster, reason: str) -> LoginInterrupted:
-        """Makes the error; *reason* has the words of the client."""
+        """Makes the error about *cluster*, for which the client gave this *reason*."""
         return cls(
             f"kafka.{cluster.name}: {cluster.bootstrap} ended the connection during the login, without a refusal: "
             f"{reason}; look at the broker's log, and compare security_protocol and sasl_mechanism of "

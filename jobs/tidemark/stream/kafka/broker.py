@@ -79,7 +79,7 @@ class SeveralTopics(TopicState):
 
 
 class Answers(Protocol):
-    """Knows topics and offsets, by which idleness is decided, and limits."""
+    """Answers questions about topics: their partitions, their offsets, which decide idleness, and their limits."""
 
     def topic(self, source: Source) -> TopicState:
         """Returns the topic of *source* as it is now, or the topics of a source over several."""
@@ -121,7 +121,7 @@ class Publishers(Protocol):
 
 
 class TopicBroker(Answers, Protocol):
-    """Answers questions, and takes records for topics."""
+    """Answers questions about topics, and sends records and marks to them."""
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         """Sends a mark of time to each partition of *sink*'s topic, behind all records published so far."""

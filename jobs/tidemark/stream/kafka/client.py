@@ -206,8 +206,8 @@ class KafkaBroker:
     def _several(self, source: Source) -> SeveralTopics:
         """Returns the topics whose partitions *source* has numbered.
 
-        Before its first batch it has numbered none. Then the topics of its list are returned, and a missing one is an
-        error, as it is for a source of one topic.
+        Before its first batch *source* has numbered no partition. Then the topics of its list are returned, and a
+        missing topic is an error, as it is for a source of one topic.
         """
         states: dict[str, TopicState] = {}
         # A topic that is not in the list any more keeps its numbers.
@@ -379,7 +379,10 @@ class KafkaBroker:
         return self._lately(self._limits, sink, lambda before: self._current_limits(sink, before or TopicLimits()))
 
     def _lately(self, answers: dict[_Topic, tuple[int, T]], sink: Sink, ask: Callable[[T | None], T]) -> T:
-        """Returns the last answer of *ask* for the topic of *sink*; ASKED_EVERY_MS later *ask* gets it to renew it."""
+        """Returns what *ask* has answered for the topic of *sink*, at most ASKED_EVERY_MS ago.
+
+        An older answer is renewed: *ask* gets it, or None at first.
+        """
         topic = _topic(sink)
         asked_at_ms, answer = answers.get(topic, (None, None))
         if asked_at_ms is None or self._clock() - asked_at_ms >= ASKED_EVERY_MS:
@@ -403,7 +406,7 @@ class KafkaBroker:
         )
 
     def _settings(self, sink: Sink) -> dict[str, str] | None:
-        """Returns the settings of the topic of *sink*, or None if the broker does not return them, or has no client."""
+        """Returns the settings of the topic of *sink*; None if the broker does not return them, or cannot be asked."""
         resource, admin = ConfigResource(ConfigResource.Type.TOPIC, sink.topic or ""), self._admins.get(sink.kafka)
         if admin is None:
             return None

@@ -1,6 +1,6 @@
 """Quarantines records that the topic of a sink would refuse, or that do not fit the sink's Avro schema or format.
 
-They are quarantined at that sink only; other operators have them.
+Only this sink quarantines such records; other operators use them.
 """
 
 from __future__ import annotations

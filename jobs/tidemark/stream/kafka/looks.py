@@ -1,7 +1,7 @@
 """Looks each second at what has arrived, while a batch works.
 
-Purpose: in a topic with CreateTime nobody stamps when a record arrived. It was between the last look that did not see
-it and the first one that did, and during a long batch Spark does not look.
+Purpose: in a topic with CreateTime nobody stamps when a record arrived. All that is known is that it arrived between
+the last look that did not see it and the first look that did, and during a long batch Spark does not look.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ArrivalLooks:
         self._looks.append(ArrivalLook(at_ms, ends))
 
     def before(self, at_ms: int, source: str) -> list[tuple[int, int, int]]:
-        """Returns the looks at *source* before *at_ms* (boot): partition, its end, and how many ms before *at_ms*."""
+        """Returns the looks at *source* before *at_ms* (boot): partition, its end, and ms between look and *at_ms*."""
         return [
             (partition, end, at_ms - look.at_ms)
             for look in [*self._looks]

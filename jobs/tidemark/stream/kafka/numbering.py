@@ -27,15 +27,15 @@ def multi_topic_sources(sub: SubTopology) -> list[Source]:
 
 
 def with_topic_partitions(source: Source, was: StreamProgress) -> Source:
-    """Returns *source* with the partitions of topics that its input partitions are, as *was* has numbered them."""
+    """Returns *source* with the topic and Kafka's number of each input partition, as *was* has numbered them."""
     return source.with_topic_partitions(was.inputs.get(source.name, InputProgress()).places)
 
 
 def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, StreamProgress]:
     """Returns *ends* by input partition, and the progress with the numbers.
 
-    *ends* are those of a plan. Without a source over several topics they are returned as they are, and so is the
-    progress *was* if the plan has no new partition.
+    *ends* are the ends of a plan, by Kafka's partition. Without a source over several topics they are returned as they
+    are. The progress is *was* itself if the plan has no new partition.
     """
     by_number: dict[str, Mapping[int, int]] = dict(ends)
     inputs = dict(was.inputs)
@@ -55,7 +55,7 @@ def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tupl
 def number_records(
     sub: SubTopology, records: Mapping[str, Mapping[tuple[int, int], R]], was: StreamProgress
 ) -> dict[str, Mapping[tuple[int, int], R]]:
-    """Returns *records*, which are by topic, Kafka's partition and offset, by source, input partition and offset."""
+    """Converts the keys of *records* from topic, Kafka's partition and offset to source, input partition and offset."""
     by_number = dict(records)
     for source in multi_topic_sources(sub):
         numbered = with_topic_partitions(source, was).topic_partitions
@@ -72,9 +72,9 @@ def number_records(
 def number_ranges(
     sub: SubTopology, ranges: Mapping[str, Mapping[int, tuple[int, int]]], was: StreamProgress
 ) -> dict[str, dict[int, tuple[int, int]]]:
-    """Returns *ranges*, which are by Kafka's topic and partition, by the topic of each source and input partition.
+    """Converts the keys of *ranges* from topic and Kafka's partition to `Source.topic` and input partition.
 
-    A range is the offset from which a partition is read, and the one until which it is read.
+    A range is the offset from which a partition is read, inclusive, and the one until which it is read, exclusive.
     """
     by_number: dict[str, dict[int, tuple[int, int]]] = {}
     for source in (with_topic_partitions(source, was) for source in sub.outside_sources if source.topic):

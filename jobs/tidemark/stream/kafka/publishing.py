@@ -125,10 +125,7 @@ class KafkaTopicWriter:
     def _refused(
         self, sending: RecordSender, rows: pl.DataFrame, values: Mapping[int, bytes | str | None]
     ) -> dict[int, str]:
-        """Sends *rows* with their *values*; returns why the topic refused some, by row.
-
-        A row that is not among *values* is not sent.
-        """
+        """Sends those *rows* that have one of *values*, by index; returns why the topic refused some, by index."""
         batch = f"{self.writer}/{self.outgoing.epoch}/{self.outgoing.batch_id}"
         addressed = rows.select("_number", "_to", "_key", "_timestamp_ms", "_headers")
         for row, (number, partition, key, timestamp_ms, received) in enumerate(addressed.iter_rows()):

@@ -47,8 +47,8 @@ def may_be_silence(error: Exception) -> bool:
 class BrokerWatch:
     """Asks *clusters* every EVERY_S seconds whether they answer.
 
-    `trouble` names those that do not, for the heartbeat, since the last time they answered; the log has it once. The
-    thread is a daemon and ends with `end`, or with its process.
+    `trouble` names, for the heartbeat, the clusters that do not answer, and since when; it is logged once. The thread
+    is a daemon and ends with `end`, or with its process.
 
     Args:
         clusters: the clusters of the stream.

@@ -134,7 +134,7 @@ def _name_mistakes(operator: Aggregate) -> Iterator[ColumnMistake]:
 
 
 def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Schema:
-    """Returns the columns that `select` of *operator* reads, without aggregates that are *bad*."""
+    """Returns the columns that `select` of *operator* may read, without the aggregates that are *bad*."""
     sound = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
     kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
     results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema

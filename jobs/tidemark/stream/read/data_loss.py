@@ -47,8 +47,8 @@ class CheckedRows:
         rows: the rows.
         read_to: per partition, the offset from which the batch reads.
         losses: per partition, the lost offsets, whose loss was accepted.
-        topic_ids: the partitions of which nothing was read because Spark planned the batch before their topic was
-            recreated, each with the id of the earlier topic.
+        topic_ids: the id of the earlier topic of each partition whose topic was recreated after Spark had planned the
+            batch, so that nothing of the partition was read.
     """
 
     rows: pl.DataFrame
@@ -74,8 +74,8 @@ class LossCheck:
         name: the name of the stream, as commands take it.
         accepted: returns the losses that were accepted.
         reread: reads records that Spark skipped.
-        hops_begin_at: by the source that reads a hop, the first batch that the log of the hop still has, or 0 if no
-            unread batch is missing.
+        hops_begin_at: by source that reads a hop, the first batch that the hop's log still has; 0 if no unread batch is
+            missing there.
     """
 
     def __init__(
@@ -128,12 +128,12 @@ class LossCheck:
             DataLost: the topic was recreated, and no person accepted that.
         """
         read_to = was.positions(offsets)
-        # The partitions as they were read of the earlier topic.
+        # What was read of each partition while it was one of the earlier topic.
         earlier = {n: part for n, part in was.partitions.items() if topic and topic.replaces(n, part.topic_id)}
         if topic is None or not earlier:
             return CheckedRows(rows, read_to, {})
         ends, accepted = batch.ends.get(source.topic or "", {}), self._accepted()
-        # A recreated topic may have fewer partitions. Those that are gone leave the progress of the stream.
+        # A recreated topic may have fewer partitions. Missing partitions leave the progress of the stream.
         existing = {number: part for number, part in earlier.items() if number in offsets}
         read_to = {n: offset for n, offset in read_to.items() if n in existing or n not in earlier}
         # An acceptance names the new topic by its id, so it permits nothing if that is recreated once more.
@@ -185,11 +185,11 @@ class LossCheck:
             was: its progress before the batch.
             topic: its topics, as they were after the rows were read.
             batch: the batch.
-            waiting: input partitions of which records wait for a later batch, which stay, too.
+            waiting: input partitions of which records wait for a later batch; they stay in the progress, too.
 
         Returns:
-            Per input partition that stays for this batch, the offsets from which and until which it was read, or was
-            lost; and the losses among them, which were accepted.
+            By input partition that stays in the progress for this batch, the range of offsets that was read or lost;
+            and the ranges that were lost, and whose loss was accepted.
 
         Raises:
             DataLost: unread records were deleted, and the loss was not accepted.

@@ -110,9 +110,9 @@ def is_cut(path: Path, control: Path) -> bool:
 
 
 def begins_at(path: Path, control: Path) -> int:
-    """Returns the first batch that the log of the hop at *path* still has, if the reader *control* lacks some before.
+    """Returns the first batch in the log of the hop at *path*, if the reader needs earlier ones, and 0 otherwise.
 
-    The result is 0 if the log still has all commits that the reader with the folder *control* needs.
+    *control* is the control folder of the reader.
     """
     if not is_cut(path, control):
         return 0

@@ -65,7 +65,7 @@ class Intake:
         waiting: the changes to the records that wait for a later batch. None for a hop, whose records never wait.
         read: the records that were read, in the order of partition and offset, with the columns SOURCE_RECORDS of
             `kernels.records.read_ages` and their `key`. For a hop, partition and offset are those of the source record
-            that caused the update, and there are its HOP_RECORDS, too.
+            that caused the update, and the columns HOP_RECORDS come in addition.
         order: for a hop, the writer's batch and row of each record, as in `HopArrivals`.
     """
 
@@ -292,9 +292,9 @@ class Reader:
         return self._broker.offsets(source, topic.numbers(was.topic_ids))
 
     def from_accepted(self, sources: Iterable[Source], was: StreamProgress, ends: Ends) -> StreamProgress:
-        """Returns the progress *was*, but at the accepted offsets for topics that were recreated.
+        """Returns the progress *was*, with the accepted offset in place of that of each topic that was recreated.
 
-        A planned batch is cut into parts from there on. *ends* are the offsets up to which it was planned.
+        The planned batch is cut into parts from there on. *ends* are the offsets up to which it was planned.
         """
         # At most starts no loss was accepted, so that no topic has to be looked at.
         if not self._intact.has_accepted:
@@ -509,7 +509,7 @@ def records_read(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def records_of_hop(rows: pl.DataFrame, order: pl.DataFrame) -> pl.DataFrame:
-    """Returns the *rows* behind a hop, as `Intake.read`; *order* is as in `HopArrivals`."""
+    """Returns the *rows* read from a hop with the columns of `Intake.read`; *order* is as in `HopArrivals`."""
     records = rows.select(
         partition=pl.col("_partition").fill_null(-1).cast(pl.Int32),
         offset=pl.col("_offset").fill_null(-1),
@@ -523,10 +523,11 @@ def records_of_hop(rows: pl.DataFrame, order: pl.DataFrame) -> pl.DataFrame:
 def with_left(
     readings: Mapping[int, PartitionReading], source: Source, *, is_last: bool
 ) -> dict[int, PartitionReading]:
-    """Returns *readings* with the offset up to which there were records that the plan left behind, if it did.
+    """Returns *readings*, with the end of the unread records for each partition of which the plan left some behind.
 
-    The broker is asked after the plan was made, so newer records alone prove nothing. A plan counts as one that left
-    records behind only if it was cut: by `max_records`, or into parts of which this is not the last (*is_last*).
+    The broker was asked after the plan was made, so that there are newer records proves nothing. A plan counts as one
+    that left records behind only if it was cut: by `max_records`, or into parts of which this one is not the last
+    (*is_last*).
     """
     read = sum(part.until_offset - part.from_offset for part in readings.values())
     # Spark shares the limit out among partitions, and rounds.
@@ -542,7 +543,7 @@ def with_left(
 
 
 def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int]) -> dict[int, tuple[int, int]]:
-    """Returns the *offsets* of partitions in which records may have been lost: those not *read* without a gap."""
+    """Returns the *offsets* of partitions that may have lost records: all but those *read* without a gap."""
     return omit(offsets, read)
 
 

@@ -63,7 +63,7 @@ class BatchPart:
         is_last: True for the last part, after which the planned batch is done.
         passed_over: by topic, the partitions whose first record is skipped, with that record.
         one_by_one: records are fetched one by one, so that no skipped record is decompressed.
-        places: for sources that read several topics, the topic and partition of each input partition.
+        places: for sources that read several topics, the topic and Kafka's number of each input partition.
         absent: by topic, partitions whose topics were deleted. Spark would wait for them, and end with an error.
     """
 
@@ -229,7 +229,10 @@ def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataF
 
 
 def to_read(part: BatchPart, topic: str) -> Offsets:
-    """Returns the offsets that *part* reads of *topic*, by partition, without skipped records and deleted topics."""
+    """Returns the offsets that *part* reads of *topic*, by partition.
+
+    Skipped records, and partitions whose topics were deleted, are left out.
+    """
     skipped, absent = part.passed_over.get(topic, ()), part.absent.get(topic, ())
     to_read: dict[int, tuple[int, int]] = {}
     for number, (start, end) in part.ranges[topic].items():

@@ -189,7 +189,7 @@ def _physical_names(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _columns_since(path: Path, version: int) -> Iterator[dict[str, str]]:
-    """Yields the columns before *version* of the table at *path*, and those of each change from there on.
+    """Yields the columns of the table at *path* before *version*, and after each later change of them.
 
     Versions that the log no longer has are left out: if they are unread, Spark ends the query.
     """

@@ -181,9 +181,10 @@ class SchemaStore:
             ids, missing, is_confirmed = missing, [], True
 
     def _ask(self, name: str, ids: list[int], missing: list[int], *, is_confirmed: bool) -> None:
-        """Asks for *ids*, and removes those with an answer.
+        """Asks for *ids*, and removes those that are answered.
 
-        An id without a schema goes to *missing*, and has its answer only when that *is_confirmed*.
+        An id for which the registry has no schema is added to *missing*. It counts as answered only if *is_confirmed*
+        says that this was found before.
 
         Raises:
             NotPermitted: the login may read none of the registry's schemas.
