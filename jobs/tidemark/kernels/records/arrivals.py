@@ -122,7 +122,7 @@ def arrivals(
         repeated: rows that were read before.
         late_up_to_ms: a record of this time or before is late; None if none is.
         allowed_ms: once the watermark of a partition is above this, its further records are held; None holds none.
-        counts_up_to_ms: a record moves time up to here at most; None without such a limit.
+        counts_up_to_ms: a record moves time up to this at most; None without such a limit.
         max_held: most records that are held, the others are sent on; None without such a limit.
     """
     usable, bad = split(rows, pl.col("reason").is_null())
@@ -147,17 +147,17 @@ def arrivals(
         _repeated=pl.lit(value=False),
         _read=pl.lit(None, pl.Int64),
     )
-    here = in_order(pl.concat([waiting, fresh]), "_partition", "_offset")
-    released, ahead, released_early = here, here.clear(), 0
+    candidates = in_order(pl.concat([waiting, fresh]), "_partition", "_offset")
+    released, ahead, released_early = candidates, candidates.clear(), 0
     if allowed_ms is not None:
         newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
         # A record is judged by what its partition had reached before it, as if records came one by one.
         before = pl.max_horizontal(newest, _counted(counts_up_to_ms).cum_max().shift().over("_partition"))
         held = (before - source.bound_ms - 1 > allowed_ms).fill_null(value=False)
-        judged = here.with_columns(_held=held, _before=before)
-        here = _with_at_most_held(judged, max_held)
-        released_early = judged.filter("_held").height - here.filter("_held").height
-        ahead, released = split(here.drop("_before"), pl.col("_held"))
+        judged = candidates.with_columns(_held=held, _before=before)
+        candidates = _with_at_most_held(judged, max_held)
+        released_early = judged.filter("_held").height - candidates.filter("_held").height
+        ahead, released = split(candidates.drop("_before"), pl.col("_held"))
         ahead, released = ahead.drop("_held"), released.drop("_held")
     released = released.drop(HELD_AS)
     # A record that waited may be late by now. Its bytes are not kept, so it is written as JSON.

@@ -97,9 +97,9 @@ def with_marks(source: Source, rows: pl.DataFrame, before: InputProgress) -> tup
     Returns:
         The rows, and what the marks say about their partitions.
     """
-    none = Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
+    no_marks = Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
     if rows["headers"].null_count() == rows.height:
-        return rows, none
+        return rows, no_marks
     is_empty = pl.all_horizontal(
         pl.col("key").is_null(),
         pl.col("reason").is_null() | pl.col("reason").is_in(_WITHOUT_A_VALUE),
@@ -112,11 +112,11 @@ def with_marks(source: Source, rows: pl.DataFrame, before: InputProgress) -> tup
     text = header.list.last().map_elements(_text, return_dtype=pl.String)
     marked = rows.with_columns(_mark=pl.when(is_empty).then(text))
     if not marked["_mark"].is_not_null().any():
-        return rows, none
+        return rows, no_marks
     mark = pl.col("_mark").str.extract_groups(_FORM).struct
     # The inverse of `bounded_out_of_orderness`.
     at_ms = mark.field("watermark").cast(pl.Int64, strict=False) + source.bound_ms + 1
-    set_back = {n: one.set_back_from_ms for n, one in before.partitions.items() if one.set_back_from_ms is not None}
+    set_back = {n: part.set_back_from_ms for n, part in before.partitions.items() if part.set_back_from_ms is not None}
     # A mark from before the time of the source was set back is not trusted.
     from_ms = pl.col("partition").replace_strict(set_back, default=None, return_dtype=pl.Int64)
     is_trusted = mark.field("writer").is_in(_trusted_writer(source)) & (from_ms.is_null() | (at_ms < from_ms))

@@ -135,10 +135,10 @@ def _name_mistakes(operator: Aggregate) -> Iterator[ColumnMistake]:
 
 def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Schema:
     """Returns the columns that `select` of *operator* may read, without the aggregates that are *bad*."""
-    sound = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
-    kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
+    valid = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
+    kernel = Aggregation(replace(operator, aggregates=valid), aggregate_functions(valid, columns), columns)
     results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
-    return in_order_of((*operator.key, *(WINDOW if operator.windows else ()), *sound), results)
+    return in_order_of((*operator.key, *(WINDOW if operator.windows else ()), *valid), results)
 
 
 def _in_words(windows: Windows) -> str:

@@ -31,7 +31,7 @@ from tidemark.stream.updates.mistakes import ColumnMistake, reads
 from tidemark.stream.updates.step import OperatorStep, Reference, Run, StepContext
 from tidemark.stream.updates.taking_back import take_back_later
 
-_SOUND: deque[tuple[Topology, Mapping[str, Mapping[str, pl.DataType]]]] = deque(maxlen=8)
+_WITHOUT_MISTAKES: deque[tuple[Topology, Mapping[str, Mapping[str, pl.DataType]]]] = deque(maxlen=8)
 """Topologies in which no mistake was found, each with the columns of its operators.
 
 A process prepares the steps of a topology for each of its streams and shards. Only the first has to find the columns.
@@ -68,7 +68,7 @@ class Steps:
         self._shared = StepContext(topology, reference, updates_tables(operators), terminals, event_times(operators))
         self._steps: dict[str, OperatorStep[Operator]] = {}
         self._checks_sql = checks_sql
-        schemas = schemas or next((schemas for sound, schemas in [*_SOUND] if sound == topology), None)
+        schemas = schemas or next((schemas for checked, schemas in [*_WITHOUT_MISTAKES] if checked == topology), None)
         if schemas is not None and not earlier_mistakes:
             for operator in topology.operators.values():
                 self._prepare(operator, schemas[operator.name])
@@ -81,7 +81,7 @@ class Steps:
         # The columns of a Delta table that a join reads are not in the topology, and may change.
         is_fixed = not any(operator.joined_delta for operator in topology.operators.values())
         if checks_sql and is_fixed and not earlier_mistakes:
-            _SOUND.append((topology, dict(self.schemas)))
+            _WITHOUT_MISTAKES.append((topology, dict(self.schemas)))
 
     @property
     def memory(self) -> Memory:

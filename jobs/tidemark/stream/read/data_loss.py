@@ -97,7 +97,7 @@ class LossCheck:
             return None
         # A hop is one sequence of batches, so an acceptance for it has partition 0.
         if self._accepted().get((source.name, 0, read_to), 0) < until:
-            raise self._refused_hop(source, read_to, until)
+            raise self._hop_error(source, read_to, until)
         return read_to, until
 
     def read_anew(
@@ -139,9 +139,9 @@ class LossCheck:
         # An acceptance names the new topic by its id, so it permits nothing if that is recreated once more.
         starts = {number: accepted.get((source.name, number, topic.id_of(number) or "")) for number in existing}
         # The topic may have lost the accepted offset since.
-        refused = {n: offsets[n] for n, start in starts.items() if start is None or start < offsets[n][0]}
-        if refused:
-            raise self._refused_anew(source, existing, topic, refused)
+        not_accepted = {n: offsets[n] for n, start in starts.items() if start is None or start < offsets[n][0]}
+        if not_accepted:
+            raise self._recreation_error(source, existing, topic, not_accepted)
         losses: dict[int, tuple[int, int]] = {}
         anew: dict[int, tuple[int, int]] = {}
         planned_before: dict[int, str | None] = {}
@@ -210,7 +210,7 @@ class LossCheck:
             lost_from = start + in_order
             if lost_from < until and accepted.get((source.name, number, start), 0) < until:
                 observation = f"the topic was deleted before offsets {lost_from} until {until} were read"
-                raise self._refused(source, number, observation, until)
+                raise self._loss_error(source, number, observation, until)
             if lost_from < until:
                 losses[number] = (lost_from, until)
             is_waiting = number in waiting
@@ -296,7 +296,7 @@ class LossCheck:
         """Returns the lost offsets *gone* if their loss was accepted, and raises DataLost otherwise."""
         # An acceptance names the offset that the stream reads next, so it does not permit a later loss.
         if self._accepted().get((source.name, number, next_offset), 0) < gone[1]:
-            raise self._refused(source, number, f"offsets {gone[0]} until {gone[1]} were lost unread", gone[1])
+            raise self._loss_error(source, number, f"offsets {gone[0]} until {gone[1]} were lost unread", gone[1])
         return gone
 
     def _accepted_start(self, source: Source, number: int, next_offset: int, earliest: int, end: int) -> int:
@@ -309,10 +309,10 @@ class LossCheck:
             observation = (
                 f"the topic was recreated or truncated: it ends at offset {end}, but {next_offset} was the next to read"
             )
-            raise self._refused(source, number, observation, earliest)
+            raise self._loss_error(source, number, observation, earliest)
         return accepted
 
-    def _refused(self, source: Source, number: int, observation: str, until: int) -> DataLost:
+    def _loss_error(self, source: Source, number: int, observation: str, until: int) -> DataLost:
         topic, partition = source.topic_partition(number)
         as_input = f" (input partition {number})" if source.reads_several else ""
         return DataLost(
@@ -321,8 +321,8 @@ class LossCheck:
             f"{self._command(source.name, number, until)}"
         )
 
-    def _refused_anew(
-        self, source: Source, earlier: Mapping[int, PartitionProgress], topic: TopicState, refused: Offsets
+    def _recreation_error(
+        self, source: Source, earlier: Mapping[int, PartitionProgress], topic: TopicState, not_accepted: Offsets
     ) -> DataLost:
         """Returns the error for a recreated *topic*.
 
@@ -330,24 +330,24 @@ class LossCheck:
             source: the source.
             earlier: the partitions of the earlier topic, as they were read.
             topic: the new topic.
-            refused: earliest and latest offset of the partitions for which no loss was accepted.
+            not_accepted: earliest and latest offset of the partitions for which no loss was accepted.
         """
-        new_id, name = topic.id_of(min(refused)), source.topic_partition(min(refused)).topic
+        new_id, name = topic.id_of(min(not_accepted)), source.topic_partition(min(not_accepted)).topic
         # Of several recreated topics the next start reports the next one.
         earlier = {n: part for n, part in earlier.items() if source.topic_partition(n).topic == name}
-        refused = {n: offsets for n, offsets in refused.items() if n in earlier}
+        not_accepted = {n: offsets for n, offsets in not_accepted.items() if n in earlier}
         read = ", ".join(
             f"partition {source.topic_partition(n).partition} was read until offset {earlier[n].until_offset}"
-            for n in refused
+            for n in not_accepted
         )
-        ids = ", ".join(sorted({str(earlier[n].topic_id) for n in refused}))
-        ends = ", ".join(f"{first} until {last}" for first, last in refused.values())
-        firsts = {first for first, _ in refused.values()}
+        ids = ", ".join(sorted({str(earlier[n].topic_id) for n in not_accepted}))
+        ends = ", ".join(f"{first} until {last}" for first, last in not_accepted.values())
+        firsts = {first for first, _ in not_accepted.values()}
         # One command accepts all partitions that begin at the same offset.
         options = (
             [f"--until {first}" for first in firsts]
-            if len(firsts) == 1 and refused.keys() == earlier.keys()
-            else [f"--partition {number} --until {first}" for number, (first, _) in refused.items()]
+            if len(firsts) == 1 and not_accepted.keys() == earlier.keys()
+            else [f"--partition {number} --until {first}" for number, (first, _) in not_accepted.items()]
         )
         commands = "; ".join(
             f"tidemark accept-loss {self._name} --source {source.name} --topic-id {new_id} {option} --by NAME "
@@ -360,7 +360,7 @@ class LossCheck:
             f"the loss of its unread records and read the new one from its beginning: {commands}"
         )
 
-    def _refused_hop(self, source: HopSource, read_to: int, until: int) -> DataLost:
+    def _hop_error(self, source: HopSource, read_to: int, until: int) -> DataLost:
         command = self._command(source.name, 0, until)
         return DataLost(
             f"hop_{source.repartition} of {source.upstream}: the commits of batches {read_to} until {until} are "
