@@ -1,9 +1,9 @@
 """Conditions in SQL that hold for every row of a table.
 
-They are by table, rule and name. Reports have them as CHECK constraints (CHECKS). A condition that changes gets another
-name; a writer that opens the table replaces the old one. The tables of streams have no constraints, by decision 16:
-their rows are judged afterwards, as part of their contract. A column that is null is valid, except for the counts of
-`operator_batches`.
+Each condition belongs to a table and a rule, and has a name. Tables of reports have the conditions as CHECK constraints
+(CHECKS). A condition that changes gets another name, and a writer that opens the table replaces the old constraint. The
+tables of streams have no constraints (decision 16): their rows are judged afterwards, as part of their contract. A null
+is valid, except in the counts of `operator_batches`.
 """
 
 from __future__ import annotations
@@ -229,9 +229,9 @@ CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Sum:
-    """A column that is a sum over the rows of another table.
+    """A column that must be a sum over the rows of another table.
 
-    The column *whole* of a row is the sum of *parts*, SQL over the rows of table *of* with its key.
+    The column *whole* of a row is the sum of *parts*, SQL over the rows of the table *of* that have the row's key.
     """
 
     whole: str

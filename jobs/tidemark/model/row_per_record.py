@@ -21,10 +21,7 @@ _COARSER = re.compile(r"\b(case|if|floor|ceil|round|trunc|least|greatest)\b|[<>=
 
 
 def row_per_record(topology: Topology) -> Iterator[tuple[str, str]]:
-    """Yields aggregates of which an appending sink gets a row per record.
-
-    Each comes with the usual remedies and their keys.
-    """
+    """Yields each aggregate of which an appending sink gets a row per record, with a warning that says what to do."""
     operators = topology.operators
     for sink in topology.sinks:
         if sink.key:
@@ -36,9 +33,9 @@ def row_per_record(topology: Topology) -> Iterator[tuple[str, str]]:
 
 
 def _appended(operators: Mapping[str, Operator], name: str) -> Iterator[tuple[Aggregate, dict[str, str]]]:
-    """Yields the aggregates whose results *name* passes on one by one.
+    """Yields the aggregates of whose results the operator *name* passes on each one.
 
-    Each comes with the name there of each of its columns.
+    With the aggregate comes the name that each of its columns has at *name*.
     """
     operator = operators[name]
     if isinstance(operator, Aggregate):

@@ -1,4 +1,4 @@
-"""Estimates if the schedules of topologies fit a machine."""
+"""Estimates whether a machine can keep up with the schedules of topologies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HOUR_S = 3_600.0
 
 
 def cores_taken(topologies: Collection[Topology]) -> float:
-    """Returns the cores that checks and reports take, on average."""
+    """Returns how many cores the checks and reports of *topologies* take on average."""
     checks = sum(CHECK_CPU_S * 1_000 / topology.check_every_ms for topology in topologies)
     return checks + len(topologies) * REPORTS_CPU_S / HOUR_S
 
 
 def too_many(topologies: Collection[Topology], cores: int) -> str | None:
-    """Returns a warning with the remedy if schedules do not fit."""
+    """Returns a warning with the remedy if the schedules of *topologies* take too much of *cores*, or None."""
     cores_needed, most = cores_taken(topologies), cores * SHARE
     if cores_needed <= most:
         return None

@@ -55,8 +55,8 @@ def read_operator(
 ) -> tuple[Operator | None, list[InvalidSpec]]:
     """Reads the operator *name* of *file*, with every mistake in it.
 
-    *content* is its table. Schema files are looked for in *folder*. Of a table with mistakes the operator serves to
-    find further ones; None where it cannot be made.
+    *content* is the operator's table. Schema files are looked for in *folder*. If the table has mistakes, the operator
+    has valid values in their place, and only serves to find further mistakes; it is None if it cannot be made even so.
     """
     form, at = operator_form(), f"operators.{name}"
     values = form.read(file, at, content, folder=folder)
@@ -80,17 +80,14 @@ def mistakes_of(name: str, mistakes: Iterable[InvalidSpec]) -> list[InvalidSpec]
 
 
 def misshapen(mistakes: Iterable[InvalidSpec]) -> bool:
-    """Returns True if a mistake leaves inputs or output columns open."""
+    """Returns True if *mistakes* leave the inputs or the output columns of an operator unknown."""
     shaping = {"kind"}.union(*(kind.shaping for kind in KINDS.values()))
     keys = (mistake.key.split(".")[2:3] for mistake in mistakes)
     return any(not key or difflib.get_close_matches(key[0], shaping) for key in keys)
 
 
 def name_mistake(name: str) -> tuple[str, str] | None:
-    """Returns why no operator can have *name*, and the remedy.
-
-    None if one can.
-    """
+    """Returns why no operator can have *name*, and the remedy; None if an operator can."""
     if not IDENTIFIER.fullmatch(name) or name.endswith("_source"):
         return (
             "is not a valid operator name",

@@ -74,7 +74,7 @@ class JobLaunch:
 
 
 class Time(StrEnum):
-    """The time of records: their own, or the instant of their batch."""
+    """What counts as the time of records: their own event time, or the decision time of their batch."""
 
     EVENT = "event"
     PROCESSING = "processing"
@@ -82,17 +82,17 @@ class Time(StrEnum):
 
 @dataclass(frozen=True)
 class SubTopology:
-    """The operators of one streaming query, each after the ones it reads."""
+    """The operators of one streaming query, each after those that it reads."""
 
     name: str
     operators: tuple[Operator, ...]
 
     @property
     def sources(self) -> list[Reading]:
-        """The operators that read from outside of it."""
+        """The operators that read from outside of the sub-topology."""
         return [operator for operator in self.operators if isinstance(operator, Reading)]
 
-    # A kind that joins `Reading` or `HandingOut` changes the type of the lists below: then mypy names their users.
+    # If another class joins `Reading` or `HandingOut`, the types of these lists change, and mypy names their users.
     @property
     def hops_read(self) -> list[HopSource]:
         """The hops that it reads."""
@@ -110,7 +110,7 @@ class SubTopology:
 
     @property
     def handing_out(self) -> list[HandingOut]:
-        """The operators whose rows leave it."""
+        """The operators whose rows leave the sub-topology."""
         return [operator for operator in self.operators if isinstance(operator, HandingOut)]
 
     @property
@@ -119,7 +119,7 @@ class SubTopology:
         return [operator for operator in self.handing_out if not isinstance(operator, Repartition)]
 
     def behind(self, operator: str) -> tuple[str, ...]:
-        """Returns the operators of it that read *operator*, directly or not."""
+        """Returns the operators of the sub-topology that read *operator*, directly or not."""
         return tuple(reached([operator], inverted({o.name: o.inputs for o in self.operators}))[1:])
 
     def terminals(self) -> frozenset[str]:
@@ -128,11 +128,11 @@ class SubTopology:
         return frozenset(operator.name for operator in self.operators if operator.name not in read)
 
     def table_inputs(self) -> frozenset[str]:
-        """Returns operators read only as tables, which never hold watermarks back."""
+        """Returns the operators whose records only go into joined tables: they never hold the watermark back."""
         readers = inverted({operator.name: operator.inputs for operator in self.operators})
         joined_tables = {operator.name: operator.joined_table for operator in self.operators}
         tables: set[str] = set()
-        # Readers come after what they read, so their own place is known when an operator is looked at.
+        # In this order, an operator comes after all that read it, about which it is known already.
         for operator in reversed(self.operators):
             reading = readers[operator.name]
             if reading and all(by in tables or joined_tables[by] == operator.name for by in reading):
@@ -164,24 +164,29 @@ class Topology:
     """A DAG of operators.
 
     Attributes:
+        level: how much is measured of latency.
+        window_ms: the length of streaming windows.
+        trigger_ms: the trigger interval of its streams.
         sub_topologies: its parts, in the order of their first operators.
         max_drift_ms: a partition waits if its watermark is so far ahead of the slowest one of its sub-topology.
-        shards: by sub-topology, the number of shards in which executors run its operators; others run in the driver.
-        owner: of its DAGs.
-        max_outstanding_windows: most open streaming windows that are measured.
-        max_held: most records of a source that wait at once; those least far ahead are released.
-        flush_batches: states are written to a file after so many batches that changed any.
-        flush_keys: states are written to a file after so many of them changed.
-        facts_every_ms: how often facts move from the journal to their tables; 0: with each batch.
+        shards: by sub-topology, the number of shards in which executors run its operators. The operators of other
+            sub-topologies run in the driver.
+        owner: the owner of its DAGs.
+        max_outstanding_windows: the most open streaming windows that are measured.
+        max_held: the most records of a source that wait at once. Beyond that, those least far ahead are released.
+        flush_batches: states are written to a file after so many batches that changed any state.
+        flush_keys: states are written to a file after so many states changed.
+        facts_every_ms: how often facts move from the journal to their tables; 0 for with each batch.
         check_every_ms: how often a check of its SLAs is stored if nothing changes.
         consumer_groups: how the names of the consumer groups begin that show the progress of its streams to Kafka's
             own tools; None if there are no groups.
-        driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
-        clusters: by name, those of its file and of its project.
-        registries: by name, those of its file and of its project.
-        jobs: by sub-topology, the last launch of the job that runs it. Without jobs it has streams.
+        driver: the process that runs its streams. None for one process of its own, OWN for one process per stream, or a
+            name, under which other topologies share the process.
+        clusters: the Kafka clusters of its file and of its project, by name.
+        registries: the schema registries of its file and of its project, by name.
+        jobs: by sub-topology, the last launch of the job that runs it. Empty if no job runs any.
         watched: the sets of tables that other programs write; only the topology WATCH, which has no streams, has them.
-        file: name of its file, for errors.
+        file: the name of its file, for errors.
     """
 
     name: str
@@ -216,7 +221,7 @@ class Topology:
 
     @property
     def operators(self) -> Mapping[str, Operator]:
-        """All operators by name, each after the ones it reads."""
+        """All operators by name, each after those that it reads."""
         all_operators = chain.from_iterable(sub.operators for sub in self.sub_topologies)
         return MappingProxyType(index_by_name(all_operators))
 
@@ -229,7 +234,7 @@ class Topology:
         return self.driver != OWN and self.spark.deploy is not DeployMode.CLUSTER
 
     def shards_of(self, sub_topology: str) -> int:
-        """Returns the number of shards of *sub_topology*; 1: in the driver."""
+        """Returns the number of shards of *sub_topology*; with 1 its operators run in the driver."""
         return self.shards.get(sub_topology, self.shards.get(EVERY, 1))
 
     def consumer_group(self, sub_topology: str) -> str | None:
@@ -254,25 +259,22 @@ class Topology:
 
     @property
     def outside_sources(self) -> tuple[Source, ...]:
-        """The sources whose records come from outside of it."""
+        """The sources whose records come from outside of the topology."""
         return tuple(chain.from_iterable(sub.outside_sources for sub in self.sub_topologies))
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """The operators whose rows leave it."""
+        """The operators whose rows leave the topology."""
         return tuple(chain.from_iterable(sub.sinks for sub in self.sub_topologies))
 
     @property
     def result_tables(self) -> tuple[str, ...]:
-        """The Delta tables of its operators for readers outside."""
+        """The Delta tables of its operators for readers outside of the topology."""
         return tuple(o.result_table for o in self.operators.values() if o.result_table)
 
     @property
     def upstreams(self) -> Mapping[str, tuple[str, ...]]:
-        """The physical DAG by operator.
-
-        A hop's reading end comes after the repartition that writes it.
-        """
+        """The operators that each operator reads, across hops too: the source of a hop reads the repartition."""
         return MappingProxyType({o.name: o.upstreams for o in self.operators.values()})
 
     @property
@@ -297,10 +299,7 @@ class Topology:
 
     @property
     def waited_for(self) -> Mapping[str, tuple[str, ...]]:
-        """The `upstreams` that a streaming window waits for.
-
-        Tables behind a hop are not among them.
-        """
+        """The `upstreams` that a streaming window waits for: all but tables whose records come through a hop."""
         beside: set[str] = set()
         for sub in self.sub_topologies:
             beside |= sub.tables_behind_hops()
@@ -309,7 +308,7 @@ class Topology:
             if name not in beside:
                 waited_for[name] = tuple(outside(upstreams, beside))
             else:
-                # The reading end of such a table waits for nothing.
+                # The source of the hop before such a table waits for nothing.
                 waited_for[name] = () if self.operators[name].hop_of else upstreams
         return MappingProxyType(waited_for)
 
@@ -319,7 +318,7 @@ class Topology:
         return any(operator.complete for operator in self.operators.values())
 
     def path_into(self, *names: str) -> list[Operator]:
-        """Returns the operators *names* and all whose records go through them, in the order of `graph.reached`."""
+        """Returns the operators *names* and all whose records go through these, in the order of `graph.reached`."""
         operators = self.operators
         return [operators[name] for name in reached(names, self.upstream_flows)]
 
@@ -328,11 +327,11 @@ class Topology:
         return max(operator.allowed_lateness_ms or 0 for operator in self.path_into(name))
 
     def sets_late_aside(self, name: str) -> bool:
-        """Returns True if no late record changes what *name* has of a complete interval.
+        """Returns True if no late record changes what the operator *name* has of a complete interval.
 
-        On each way into it, an operator sets aside what comes after the watermark and the allowed lateness: a strict
-        source, or windows that give one result each, with the time of their end. Windows that send results before they
-        close take records of earlier intervals until then.
+        That is so if, on each way into *name*, an operator sets late records aside: a strict source, or windows that
+        send one result each when they close. Windows that send results earlier still take records of intervals that
+        have ended.
         """
         operator = self.operators[name]
         is_strict = isinstance(operator, Source) and operator.allowed_lateness_ms is not None
@@ -343,7 +342,7 @@ class Topology:
         return bool(operator.upstream_flows) and all(map(self.sets_late_aside, operator.upstream_flows))
 
     def repartition(self, name: str) -> Repartition:
-        """Returns the repartition *name*, of which a hop is read."""
+        """Returns the repartition *name*."""
         operator = self.operators[name]
         assert isinstance(operator, Repartition)
         return operator
@@ -387,7 +386,7 @@ def of_jobs(
     Args:
         name: its name.
         subs: its queries; empty if only the warehouse knows them.
-        trigger_ms: the longest trigger; 0: there is none.
+        trigger_ms: the longest trigger interval of the queries; 0 if none has one.
         jobs: by query, the last launch of its job.
     """
     trigger_ms = trigger_ms or TRIGGER_OF_JOBS_MS
@@ -403,15 +402,15 @@ def load(path: Path) -> Topology:
     """Returns the topology in the file at *path*.
 
     Raises:
-        InvalidSpec: with file, key and remedy.
+        InvalidSpec: with a line for each mistake.
     """
     return parse(read_toml(path), file=path.name, folder=path.parent)
 
 
 def name_in(path: Path) -> str:
-    """Returns the topology's name in the file at *path*.
+    """Returns the name of the topology in the file at *path*, which may have mistakes.
 
-    The file may have mistakes; without a usable name it is that of the file.
+    If the file has no usable name, that is the name of the file.
     """
     try:
         name = read_toml(path).get("name")
@@ -421,18 +420,18 @@ def name_in(path: Path) -> str:
 
 
 def load_part(path: Path) -> tuple[Topology | None, list[InvalidSpec]]:
-    """Returns an invalid file's part with known columns, and all mistakes."""
+    """Returns what `parse_part` makes of the file at *path*."""
     return parse_part(read_toml(path), file=path.name, folder=path.parent)
 
 
 def load_each(folder: Path) -> dict[Path, Topology | InvalidSpec]:
     """Returns the topology of each file of *folder*, or its error.
 
-    Of several files with one name the file that is called so is the topology, else the first one.
+    If several files give the same name, the topology is the file that is called so, or else the first one.
     """
     results = {path: _load_or_not(path) for path in sorted(folder.glob("*.toml"))}
     of_name: dict[str, Path] = {}
-    # False sorts first: files that are called as their topology claim its name.
+    # False sorts first: a file that has the name of its topology gets that name before others.
     for path, each in sorted(
         results.items(), key=lambda one: isinstance(one[1], Topology) and one[0].stem != one[1].name
     ):
@@ -538,9 +537,10 @@ def parse_part(
 def _connected(
     own: Callable[[], Mapping[str, T]], shared: Callable[[Path], Mapping[str, T]], folder: Path | None
 ) -> tuple[dict[str, T], list[InvalidSpec]]:
-    """Returns the connections of a file, which come before those its project shares in *folder*, and mistakes in both.
+    """Returns the connections that a file may use, by name, and the mistakes in their declarations.
 
-    They are complete only without mistakes.
+    *own* reads the connections of the file, and *shared* those of its project in *folder*. Of two with the same name
+    that of the file counts. If there are mistakes, some connections are missing.
     """
     readings: list[Callable[[], Mapping[str, T]]] = [partial(shared, folder), own] if folder else [own]
     found: dict[str, T] = {}
@@ -554,7 +554,7 @@ def _connected(
 
 
 def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str, int]) -> list[InvalidSpec]:
-    """Returns mistakes about *shards* of sub-topologies that do not exist."""
+    """Returns a mistake for each sub-topology of *shards* that does not exist."""
     names = names_in(subs)
     remedy = f"use one of {', '.join(names)}, or write a number for all of them"
     unknown = outside(shards, {EVERY, *names})
@@ -571,7 +571,7 @@ def consumer_group(prefix: str | None, topology: str, sub_topology: str) -> str 
 
 
 def different_spark(topologies: Iterable[Topology]) -> list[InvalidSpec]:
-    """Returns mistakes of topologies that share a driver with another `spark`."""
+    """Returns a mistake for each topology that shares a driver with one that has other Spark settings."""
     first: dict[str, Topology] = {}
     mistakes = []
     for topology in (each for each in topologies if each.driver not in {None, OWN}):
@@ -589,10 +589,9 @@ def name_on_processing_time(name: str) -> str:
 
 
 def on_processing_time(topology: Topology) -> Topology:
-    """Returns *topology* on processing time, under a name of its own.
+    """Returns *topology* on processing time, under a name of its own, so that it has its own tables and checkpoint.
 
-    So it has its own tables and checkpoint. Records for Kafka topics are appended to Delta tables named after the
-    sinks.
+    Records for Kafka topics are appended to Delta tables named after the sinks.
     """
     operators: dict[str, Operator] = {}
     subs: list[SubTopology] = []
@@ -661,11 +660,10 @@ def _named_by_others(tables: Mapping[str, Any], understood: Collection[str]) -> 
 
 
 def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology, ...]:
-    """Cuts the DAG behind its repartitions.
+    """Cuts the DAG behind its repartitions into sub-topologies.
 
-    A part has the name that one of its operators gives it, or else that of its first source in the order of operators;
-    of a part behind a repartition, that of the repartition. Names are those of the streams: of their folders, tasks and
-    logs.
+    A sub-topology has the name that one of its operators gives it, or else the name of its first source. In place of
+    the source of a hop, the repartition gives the name. Folders, tasks and logs of the stream have this name, too.
     """
     parts = _connected_parts(ordered)
     given_names = [_given_name(file, part) for part in parts]
@@ -686,9 +684,9 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
 
 
 def _connected_parts(ordered: Iterable[Operator]) -> list[list[Operator]]:
-    """Returns the operators that are connected without a hop, part by part.
+    """Divides the operators into parts that only hops connect, in the order of their first operators.
 
-    Parts are in the order of their first operators. The reading end of each hop is added.
+    The source that reads the hop of each repartition is added.
     """
     ordered = list(ordered)
     repartitions = frozenset(o.name for o in ordered if o.hop_table)
@@ -707,9 +705,9 @@ def _connected_parts(ordered: Iterable[Operator]) -> list[list[Operator]]:
 
 
 def _with_upstream(home: Mapping[str, str], operator: Operator) -> Operator:
-    """Returns *operator*, which names its upstream if it reads a hop.
+    """Returns *operator* with the sub-topology that writes its hop, if it reads one.
 
-    *home* is the sub-topology of each operator.
+    *home* has the sub-topology of each operator.
     """
     return replace(operator, upstream=home[operator.repartition]) if isinstance(operator, HopSource) else operator
 
@@ -718,7 +716,7 @@ def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopo
     """Returns *subs*, each after those whose hops it reads.
 
     Raises:
-        InvalidSpec: they read each other in a cycle.
+        InvalidSpec: some read each other's hops in a cycle.
     """
     upstreams: dict[str, list[str]] = {}
     for name, sub in subs.items():
@@ -748,7 +746,7 @@ def _cut(subs: Mapping[str, SubTopology], cycle: Iterable[str]) -> str:
 
 
 def _with_hop(operator: Operator, repartitions: frozenset[str]) -> tuple[Operator, ...]:
-    """Returns *operator*, and the source that reads its hop, if any."""
+    """Returns *operator*, which reads hops by their sources, and behind a repartition the source of its hop."""
     inputs = tuple(f"{name}_source" if name in repartitions else name for name in operator.inputs)
     operator = replace(operator, inputs=inputs)
     if not isinstance(operator, Repartition):
@@ -767,9 +765,9 @@ def _given_name(file: str, part: list[Operator]) -> str | None:
 
 
 def _default_name(part: list[Operator], given_names: Collection[str | None]) -> str:
-    """Returns the first source of *part* whose name is not in *given_names*.
+    """Returns the name of the first source of *part*, or else of its first operator, that is not among *given_names*.
 
-    Else its first operator without a given name; without any, the first source.
+    If all of these names are given to parts, it is that of the first source.
     """
     hops = {o.name: o.hop_of for o in part if o.hop_of}
     sources_first = sorted(part, key=lambda operator: not operator.is_source)

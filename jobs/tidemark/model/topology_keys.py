@@ -273,7 +273,7 @@ class TopologySettings(TypedDict):
 
 
 def settings_of(values: Values) -> TopologySettings:
-    """Returns what a file of FORM says, but for its operators, Spark and connections."""
+    """Returns the settings in *values*, those of a file, without its operators, Spark settings and connections."""
     return {
         "name": values[NAME],
         "level": values[LEVEL],

@@ -137,7 +137,7 @@ class Repartition(DeclaredOperator):
 class HopSource(Operator):
     """Reads the hop into which *repartition* of the sub-topology *upstream* writes.
 
-    No file declares it: it is added in front of what reads a repartition.
+    No file declares it: each repartition has one, to which its readers are connected.
     """
 
     kind: ClassVar[str] = Source.kind

@@ -130,7 +130,7 @@ class Cluster:
 
     @property
     def references(self) -> dict[str, SecretPlace]:
-        """The places of its secrets, by their places in the table `kafka`."""
+        """The places of its secrets, by key with a dot, as in the table `kafka`: `eu.password`."""
         return {f"{self.name}.{key}": value for key, value in self.security.references.items()}
 
     def _text(self, key: str, value: Value) -> str:
@@ -162,7 +162,7 @@ def read_clusters(file: str, content: Mapping[str, Any], folder: Path | None = N
 def named_tables(
     form: TableForm, file: str, key: Key[Any], content: Mapping[str, Any], *, what: str
 ) -> Mapping[str, Values]:
-    """Reads each of the tables in *content*, the value of *key* of *file*, by its name, *what* it is called.
+    """Reads the tables in *content*, the value of *key* in *file*, by name; *what* is the noun for one of them.
 
     Raises:
         InvalidSpec: with a line for each mistake of all tables.
@@ -209,7 +209,7 @@ def shared_tables(
     name = project.connections.name
 
     values = FILE.read(name, "", read_toml(project.connections))
-    # The file is read for each key, and what is wrong with others is told with the first.
+    # The file is read once for each key. Mistakes in all keys are told at the first time.
     lines = [str(mistake) for mistake in values.mistakes if key is FILE.keys[0] or mistake.key == key.name]
     written = values.written.get(key.name)
     try:
@@ -246,20 +246,20 @@ def addressed_clusters(
     otherwise: str | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> Clusters:
-    """Returns the clusters *names* and those that are *addresses*.
+    """Returns the clusters *names*, and those that have one of *addresses*.
 
-    Of several addresses the first one counts.
+    If a cluster has several addresses, the first one counts.
 
     Args:
         names: clusters that a topology uses.
-        configured: those of its file and of its project.
-        addresses: names and addresses of the command line.
+        configured: the clusters of its file and of its project.
+        addresses: names and addresses from the command line.
         environ: the process's environment variables.
         otherwise: for `default`, the address of the broker that runs on this machine.
         secrets: values of secrets by their places, such as `eu.password`.
 
     Raises:
-        InvalidArgument: one has no address.
+        InvalidArgument: a cluster has no address.
     """
     by_name = dict(addresses)
     wanted = sorted({*names, *by_name})
@@ -271,7 +271,7 @@ def addressed_clusters(
 
 
 def without_address(name: str) -> str:
-    """Returns that the cluster *name* has no address, and how it gets one."""
+    """Returns the message that the cluster *name* has no address, and how to give it one."""
     flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
     local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
     return f"the Kafka cluster {name} has no address; write [kafka.{name}] in connections.toml, or give {flag}{local}"
@@ -286,15 +286,15 @@ def with_address(
     otherwise: str | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> Clusters:
-    """Returns those of *names* that have an address, as `addressed_clusters` does.
+    """Returns those of *names* that have an address; the arguments are those of `addressed_clusters`.
 
-    Each has the security of its table, wherever its address comes from.
+    A cluster has the security of its table in a file, wherever its address comes from.
     """
     clusters: dict[str, Cluster] = {}
     vault = Vault(environ, secrets)
     for name in names:
         local = otherwise if name == DEFAULT else None
-        # What is nearer to the start of a driver counts: its command line, its environment, then files.
+        # The command line of a driver comes before its environment, and that before files.
         written = configured[name].bootstrap if name in configured else local
         if address := addresses.get(name) or environ.get(f"{VARIABLE}{name.upper()}") or written:
             cluster = configured.get(name, Cluster(address, name))

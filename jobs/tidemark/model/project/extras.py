@@ -70,9 +70,9 @@ def untried() -> Iterator[str]:
 
 
 def can_publish() -> bool:
-    """Returns False if Airflow's tasks create no partitioned events.
+    """Returns False if the Airflow of this environment is older than 3.3, whose tasks create no partitioned events.
 
-    They do from 3.3 on. It is True without Airflow here: elsewhere there may be one.
+    True without Airflow in this environment: another one may have it.
     """
     with suppress(PackageNotFoundError):
         return tuple(map(int, version("apache-airflow-core").split(".")[:2])) >= (3, 3)

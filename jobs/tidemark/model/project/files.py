@@ -11,8 +11,8 @@
 | `.tidemark/` | state of the local stack, with the warehouse |
 
 `tidemark init` makes such a folder. A checkout of Tidemark is the project of the demo; there topologies are in
-`jobs/topologies`, and channels in `expectations`. An installation from a wheel has no checkout. The wheel holds the
-files of one in `tidemark/checkout`, state and jars are in folders of the user.
+`jobs/topologies`, and channels in `expectations`. An installation from a wheel has no checkout. The wheel has the
+files of a checkout in `tidemark/checkout`, and state and jars are in folders of the user.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Project:
     def here(cls) -> Project:
         """Returns the project of this process.
 
-        It is that of $TIDEMARK_PROJECT, else the nearest at or above the working directory, else the checkout.
+        That is the project of $TIDEMARK_PROJECT, or the nearest one at or above the working directory, or the checkout.
 
         Raises:
             InvalidArgument: $TIDEMARK_PROJECT names no project.
@@ -112,10 +112,9 @@ class Project:
 
 
 def jars_folder(checkout: Path = CHECKOUT) -> Path:
-    """Returns the folder of the JVM jars.
+    """Returns the folder of the JVM jars, which has a folder for each of their uses.
 
-    It has a folder for each of their uses, and is $TIDEMARK_JARS, else `.jars` of the checkout or, without a checkout,
-    the folder that `tidemark jars` fills.
+    That is $TIDEMARK_JARS, or `.jars` of the checkout, or, without a checkout, the folder that `tidemark jars` fills.
     """
     if named := os.environ.get(JARS_VARIABLE):
         return Path(named).resolve()
@@ -123,9 +122,9 @@ def jars_folder(checkout: Path = CHECKOUT) -> Path:
 
 
 def user_folder(variable: str, otherwise: str) -> Path:
-    """Returns Tidemark's folder in a folder of the user.
+    """Returns Tidemark's folder in a folder of the user: the one that the environment variable *variable* names.
 
-    *variable* names it; without the variable it is *otherwise* in the home folder.
+    Without the variable that is *otherwise* in the home folder.
 
     Raises:
         InvalidArgument: the user has no home folder, and the variable is not set.

@@ -28,7 +28,7 @@ def locks_of_spark(checkout: Path = CHECKOUT) -> list[str]:
 def lock_of_this_spark(checkout: Path = CHECKOUT) -> str:
     """Returns the name of the lock for the Spark of this environment.
 
-    It is that of Spark 4.1 if there is no Spark here, or one that has no lock.
+    Without Spark, or for a version without a lock, that is the lock of Spark 4.1.
 
     Raises:
         InvalidArgument: this Spark is too old for streams.
@@ -65,10 +65,11 @@ def locked(lock: str, checkout: Path = CHECKOUT) -> dict[str, str]:
 def require_jars(*uses: str, lock: str | None = None, folder: Path | None = None, checkout: Path = CHECKOUT) -> None:
     """Checks that *folder* has all jars that *lock* lists for the *uses*, and no others.
 
-    A use is `spark` or `broker`. Without *lock* the jars may be for any Spark, which another environment has.
+    A use is `spark` or `broker`. Without *lock* the jars may be for any version of Spark, because another environment
+    may have another one.
 
     Raises:
-        InvalidArgument: it lacks one of them, or has a jar that the lock does not have.
+        InvalidArgument: a jar is missing, or there is one that the lock does not list.
     """
     jars = folder or jars_folder(checkout)
     lock = lock or _fitting_lock(jars, checkout)
@@ -83,9 +84,9 @@ def require_jars(*uses: str, lock: str | None = None, folder: Path | None = None
 
 
 def refuse_unexpected(folder: Path, checkout: Path = CHECKOUT, lock: str | None = None) -> None:
-    """Raises InvalidArgument if *folder* has a jar that *lock* does not have.
+    """Raises InvalidArgument if *folder* has a jar that *lock* does not list.
 
-    Without *lock* the jars may be for any Spark, but not for two.
+    Without *lock* the jars may be for any version of Spark, but not for two versions.
     """
     # A jar on the class path can replace any class of a driver.
     if unexpected := _unexpected(folder, checkout, lock or _fitting_lock(folder, checkout)):

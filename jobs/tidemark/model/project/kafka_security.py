@@ -335,13 +335,13 @@ _CHECKED_NAME = "ssl.endpoint.identification.algorithm"
 
 @dataclass(frozen=True, kw_only=True)
 class Security:
-    """How clients log in to a cluster, and further settings of theirs.
+    """How clients log in to a cluster, and further settings of these clients.
 
     Attributes:
         protocol: Kafka's `security.protocol`.
         mechanism: the way to log in, if clients log in by SASL.
-        values: by key of the TOML table, texts and places of secrets.
-        settings: further settings of clients by Kafka's names.
+        values: the text, or the place of the secret, by key of the cluster's table.
+        settings: further settings of clients, by Kafka's names.
     """
 
     protocol: Protocol = Protocol.PLAINTEXT
@@ -416,10 +416,7 @@ OPEN = Security()
 
 
 def unusable(key: str, text: str) -> str | None:
-    """Returns why the *text* of *key* is not usable, or None.
-
-    The result has nothing of the text.
-    """
+    """Returns why the *text* of *key* is not usable, or None. The reason quotes nothing of the text."""
     if key == "token_url":
         return _unsafe_url(text)
     if key == f"settings.{_EXTENSIONS}" and not all(map(_PAIR.fullmatch, text.split(","))):
@@ -500,7 +497,7 @@ def security_of(values: Values, folder: Path | None) -> Security:
 
 
 def _refuse_mechanism(values: Values) -> None:
-    """Refuses a way to log in where clients do not, and asks for one where they do."""
+    """Refuses a mechanism in a cluster without a login, and a login without a mechanism."""
     protocol, mechanism = values[SECURITY_PROTOCOL], values[SASL_MECHANISM]
     if mechanism is None and protocol.has_login:
         words = ", ".join(Mechanism)
@@ -511,7 +508,7 @@ def _refuse_mechanism(values: Values) -> None:
 
 
 def _refuse_unfitting(values: Values, credential: Credential) -> None:
-    """Refuses a key that the cluster's login, or a connection without TLS, does not have."""
+    """Refuses a key that the cluster does not use: of another login, or of TLS without TLS."""
     key, protocol = credential.key, values[SECURITY_PROTOCOL]
     is_written = values[key] is not None
     if not credential.mechanisms:
@@ -537,7 +534,7 @@ def refuse_alone(values: Values, key: Key[Any], other: Key[Any]) -> None:
 
 
 def _refuse_settings(values: Values) -> None:
-    """Notes each setting that clients may not have, or that would have no effect."""
+    """Notes a mistake for each setting that clients must not have, or that would have no effect."""
     for name, value in (values[SETTINGS] or {}).items():
         try:
             _setting(values.at, name, value)
@@ -605,7 +602,7 @@ RULES: tuple[Callable[[Values], object], ...] = (
 
 
 def in_the_clear(security: Security) -> str | None:
-    """Returns a warning if a secret crosses the network unencrypted; else None."""
+    """Returns a warning if a secret crosses the network unencrypted, or None."""
     sends_secret = security.mechanism in {Mechanism.PLAIN, Mechanism.OAUTHBEARER}
     if security.protocol is not Protocol.SASL_PLAINTEXT or not sends_secret:
         return None

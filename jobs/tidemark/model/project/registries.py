@@ -99,7 +99,7 @@ class Registry:
     Attributes:
         name: by which sources name it.
         url: its address, without a slash at the end.
-        values: by key of the TOML table, texts and places of secrets.
+        values: the text, or the place of the secret, by key of the registry's table.
         vault: where the secrets are looked up.
     """
 
@@ -111,7 +111,7 @@ class Registry:
 
     @property
     def references(self) -> dict[str, SecretPlace]:
-        """The places of its secrets, by their keys from the table on."""
+        """The places of its secrets, by key with dots: `registry.plant.password`."""
         places = {key: value for key, value in self.values.items() if isinstance(value, SecretPlace)}
         return {f"{TABLE}.{self.name}.{key}": value for key, value in places.items()}
 
@@ -119,7 +119,7 @@ class Registry:
         """Returns the text of *key*; None without the key.
 
         Raises:
-            InvalidArgument: it cannot be looked up.
+            InvalidArgument: the secret cannot be looked up.
         """
         if key not in self.values:
             return None
@@ -170,7 +170,7 @@ def with_secrets(registries: Registries, environ: Mapping[str, str], secrets: Ma
     """Returns *registries*, which look their secrets up.
 
     Args:
-        registries: those of a topology.
+        registries: the registries of a topology.
         environ: the environment variables of this process.
         secrets: values of secrets by their places, such as `registry.plant.password`.
     """

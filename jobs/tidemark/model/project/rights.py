@@ -22,7 +22,7 @@ class Operation(StrEnum):
 class Right:
     """The right to do *operation* with *resource* of a *cluster*.
 
-    *resource* is such as `topic readings`. The word `cluster` is Kafka's name of a cluster itself.
+    *resource* is, for example, `topic readings`. For a right on the cluster itself it is the word `cluster`, as in Kafka.
     """
 
     operation: Operation
@@ -52,9 +52,9 @@ class MissingRight(TidemarkError):
 
 
 def acl(right: Right, user: str = "", address: str = "") -> str:
-    """Returns Kafka's command that grants *right* to *user*.
+    """Returns the command of Kafka that grants *right* to *user*, at the broker with *address*.
 
-    It asks a broker at *address*; an administrator may need `--command-config`, too.
+    An administrator may need to add `--command-config`.
     """
     kind, _, name = right.resource.partition(" ")
     place = f"--{kind} {name}" if name else f"--{kind}"

@@ -68,7 +68,7 @@ class Vault:
 
     Args:
         environ: the environment variables of this process.
-        values: of references by their place, such as `eu.password`. They take precedence.
+        values: secrets that were given, by key with dots, such as `eu.password`. They are used before any place.
     """
 
     def __init__(self, environ: Mapping[str, str], values: Mapping[str, str]) -> None:
@@ -83,10 +83,12 @@ class Vault:
         return Vault, ({}, {})
 
     def text(self, place: str, value: Value, *, table: str = KAFKA) -> str:
-        """Returns the text of *value*, the key *place* of *table*.
+        """Returns *value* if it is a text, or else the secret at the place that it is.
+
+        *place* is the key with dots, such as `eu.password`, and *table* the table of files that has it.
 
         Raises:
-            InvalidArgument: it cannot be looked up.
+            InvalidArgument: the secret cannot be looked up.
         """
         if isinstance(value, str):
             return value
@@ -139,7 +141,7 @@ def _describe(value: SecretPlace) -> str:
 
 
 def _place(table: Mapping[str, object]) -> SecretPlace:
-    """Reads the table of a place; no message has a value of it, which may be the secret itself."""
+    """Reads the table of a place. Messages have none of its values: one may be the secret itself."""
     places = [kind for kind in PlaceKind if kind in table]
     near = [name for name in table if name not in _WORDS]
     if len(places) != 1:
@@ -194,7 +196,10 @@ PATH = replace(text_or_place(text()).then(_path), word="path or place")
 
 
 def located(place: SecretPlace, folder: Path | None, field: str) -> SecretPlace:
-    """Returns *place* with an absolute path in *folder*, or with the usual *field* of an Airflow connection."""
+    """Returns *place* with what it leaves out.
+
+    The path of a file becomes absolute, from *folder* on; an Airflow connection gets its usual *field*.
+    """
     match place.kind:
         case PlaceKind.FILE:
             return replace(place, name=str((folder or Path()).resolve() / place.name))
@@ -208,7 +213,7 @@ def read_given(file: Path) -> dict[str, str]:
     """Returns the values in the JSON *file* of `--secrets`, by their places.
 
     Raises:
-        InvalidArgument: it cannot be read. The message has nothing of its content.
+        InvalidArgument: the file cannot be read. The message quotes nothing of its content.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

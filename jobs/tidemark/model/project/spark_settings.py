@@ -106,7 +106,7 @@ _ABSOLUTE = re.compile(r"/.*[^/]")
 
 
 class DeployMode(StrEnum):
-    """The place of drivers that Airflow starts."""
+    """Where the drivers run that Airflow starts."""
 
     CLIENT = "client"
     """Airflow's host."""
@@ -163,15 +163,12 @@ def driver_settings(project: Path) -> dict[str, str]:
 
 
 def is_local(master: str) -> bool:
-    """Returns True if executors are threads of the driver.
-
-    They have its code and its address.
-    """
+    """Returns True if executors are threads of the driver, so that they have its code and its address."""
     return master.startswith("local")
 
 
 def no_driver_in(master: str) -> str | None:
-    """Returns the reason why *master* starts no drivers elsewhere, or None."""
+    """Returns the reason why *master* cannot start drivers on other hosts, or None."""
     if is_local(master):
         return "the driver of a local master is on the host that starts it"
     return "Spark starts no Python driver in a standalone cluster" if master.startswith("spark://") else None
@@ -180,8 +177,8 @@ def no_driver_in(master: str) -> str | None:
 def local_driver(master: str) -> dict[str, str]:
     """Returns the properties that keep a local driver off the network.
 
-    A driver is local if *master* is. Its tasks hand over their results, which would be fetched like blocks of another
-    host if they are larger than 1 MB.
+    A driver is local if *master* is. By default it would fetch results of its own tasks over the network if they are
+    larger than 1 MB.
     """
     if not is_local(master):
         return {}
@@ -273,21 +270,21 @@ CONF = optional(
 
 
 def _refuse_deploy(values: Values) -> None:
-    """Refuses drivers elsewhere if the master starts none."""
+    """Refuses drivers on other hosts if the master can start none there."""
     master = values[MASTER]
     if values[DEPLOY] is DeployMode.CLUSTER and master and (reason := no_driver_in(master)):
         values.fail(DEPLOY, f"is 'cluster', but {reason}", DEPLOY_REMEDY)
 
 
 def _refuse_pods(values: Values) -> None:
-    """Refuses pods of another cluster than Kubernetes."""
+    """Refuses settings of pods if the master is not Kubernetes."""
     master = values[MASTER]
     if values.has(KUBERNETES) and master and not master.startswith(SCHEME):
         values.fail(KUBERNETES, f"describes pods, but master is {master!r}", "leave one of them out")
 
 
 def _refuse_properties(values: Values) -> None:
-    """Notes each property that `conf` may not set."""
+    """Notes a mistake for each property that `conf` must not set."""
     # A key with a mistake sets its property, too.
     others = values.repaired(FORM)
     own = {*_own_properties(others), *(OF_PODS if others[KUBERNETES] else ())}
@@ -348,7 +345,7 @@ def _own_properties(values: Values) -> dict[str, str]:
 def spark_of(values: Values) -> SparkSettings:
     """Returns what a table of FORM says."""
     python, pods = values[PYTHON], values[KUBERNETES]
-    # On other hosts it may have another path, which `conf` names.
+    # On other hosts Python may have another path, which `conf` names.
     here = {f"spark.pyspark.{of}python": python for of in ("driver.", "")} if python else {}
     return SparkSettings(
         master=values[MASTER],

@@ -20,8 +20,8 @@ class FunctionFacts:
     """Facts of an aggregate function for the checks of a topology file.
 
     Attributes:
-        calculation: the place, `module:name`, of its class, an `AggregateFunction`, or of a function that chooses one.
-            It is imported when a stream runs.
+        calculation: the `module:name` of its class, an `AggregateFunction`, or of a function that chooses a class. The
+            module is imported when a stream runs.
         counts_rows: it accepts `*`.
         retracts: it can retract a value that it added.
         changes_often: nearly every record changes its result.
@@ -52,9 +52,7 @@ for _name, _facts in _BUILT_IN.items():
 
 
 def parsed_call(text: str) -> tuple[str, str] | None:
-    """Returns function and column of a call such as `sum(amount)`.
-
-    None if there is no such function.
+    """Returns the function and the column of a call such as `sum(amount)`; None if there is no such function.
 
     >>> parsed_call("count(*)"), parsed_call("sum(*)"), parsed_call("median(amount)")
     (('count', '*'), None, None)

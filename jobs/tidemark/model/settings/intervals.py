@@ -27,7 +27,7 @@ class Scope(StrEnum):
 
 
 class Grain(StrEnum):
-    """Lengths of rolled-up intervals, each a multiple of the one before."""
+    """The lengths of rolled-up intervals, each a multiple of the length before."""
 
     MINUTE = "minute"
     HOUR = "hour"
@@ -44,7 +44,7 @@ class Interval:
     """The instants from *start_ms*, inclusive, to *end_ms*, exclusive.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: *end_ms* is not after *start_ms*.
     """
 
     start_ms: int
@@ -129,7 +129,7 @@ def instants_ms(start: str | None, end: str | None) -> tuple[int | None, int | N
     """Returns epoch ms of *start* and *end*; each may be None.
 
     Raises:
-        InvalidArgument: one is no instant, or no instant is between them.
+        InvalidArgument: one of them is no instant, or *end* is not after *start*.
 
     >>> instants_ms("1970-01-01T00:00:01Z", None)
     (1000, None)
@@ -173,8 +173,8 @@ INSTANTS = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)T(?P<clock>\d\d:\d\d:\d\d)\.(?P<
 def on_the_clock(text: str, zone: tzinfo = UTC, *, has_zone: bool = False) -> str:
     """Returns *text* with its instants as pages have them, by the clock of *zone*.
 
-    Unlike on pages, milliseconds remain where they are not 0: a watermark of .998 does not look like the .999 that is
-    needed. *has_zone*: the name of the zone follows, since one time of the day is two instants there.
+    Unlike on pages, milliseconds remain if they are not 0, so that a watermark of .998 does not look like the .999 that
+    is needed. With *has_zone* the name of the zone follows, because in some zones one time of a day is two instants.
 
     >>> on_the_clock("done since 2026-01-31T12:00:00.000Z: 2026-01-31T11:59:59.999Z has passed")
     'done since 2026-01-31 12:00:00: 2026-01-31 11:59:59.999 has passed'

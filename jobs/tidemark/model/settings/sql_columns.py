@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def column_in(sql: str) -> str:
-    """Returns the name of the column that *sql* is, which may be in quotes and parentheses.
+    """Returns the name of a column if *sql* is nothing else, perhaps in quotes and parentheses.
 
-    Of any other SQL it returns a text that is no column's name.
+    For any other SQL the result is a text that cannot be the name of a column.
 
     >>> column_in(' ("Seen") '), column_in("seen + 1")
     ('seen', 'seen + 1')
