@@ -118,23 +118,23 @@ def _walk(value: bytes, *, root: _Type, limits: RecordLimits) -> None:
     # What is still to be read, the next last: a type, its level, and how often it follows.
     todo: list[tuple[_Type, int, int]] = [(root, 1, 1)]
     while todo:
-        of, level, times = todo.pop()
+        type_, level, times = todo.pop()
         if times > 1:
-            todo.append((of, level, times - 1))
-        if of.kind in _LEVELS and of.size is None and level > limits.max_depth:
+            todo.append((type_, level, times - 1))
+        if type_.kind in _LEVELS and type_.size is None and level > limits.max_depth:
             raise too_deep(limits.max_depth)
-        if of.kind in {"array", "map"}:
+        if type_.kind in {"array", "map"}:
             count, at = _block(value, at)
-            (item,) = of.parts
+            (item,) = type_.parts
             if count:
-                todo.append((of, level, 1))  # another block follows
+                todo.append((type_, level, 1))  # another block follows
             if item.size == 0:
                 empty_items += count
             elif count:
                 todo.append((item, level + 1, count))
         else:
-            at, inner = _read(value, at, of)
-            todo += [(part, level + (of.kind == "record"), 1) for part in reversed(inner)]
+            at, inner = _read(value, at, type_)
+            todo += [(part, level + (type_.kind == "record"), 1) for part in reversed(inner)]
         if empty_items > limits.max_empty_items:
             found = "lists have more items without bytes"
             raise RecordUnreadable.beyond(key="max_empty_items", limit=limits.max_empty_items, found=found)
@@ -142,19 +142,19 @@ def _walk(value: bytes, *, root: _Type, limits: RecordLimits) -> None:
             raise EOFError(_ENDS)
 
 
-def _read(value: bytes, at: int, of: _Type) -> tuple[int, list[_Type]]:
+def _read(value: bytes, at: int, type_: _Type) -> tuple[int, list[_Type]]:
     """Reads the beginning of a value at the position *at*: its size, its branch or its number.
 
     Returns the position behind that, and the types of the parts that follow there.
     """
-    if of.size is not None:
-        return at + of.size, []
-    match of.kind:
+    if type_.size is not None:
+        return at + type_.size, []
+    match type_.kind:
         case "record" | "entry":
-            return at, of.parts
+            return at, type_.parts
         case "union":
-            branch, at = _varint(value, at, most=len(of.parts) - 1)
-            return at, [of.parts[branch]]
+            branch, at = _varint(value, at, most=len(type_.parts) - 1)
+            return at, [type_.parts[branch]]
         case "bytes" | "string":
             length, at = _varint(value, at, most=len(value) - at)
             return at + length, []

@@ -228,8 +228,8 @@ class _Parser:
         """
         fields: list[tuple[str, Any, Any]] = []
         names: dict[str, str] = {}
-        for place, (name, inside) in enumerate(tree.items()):
-            slot = f"f{place}"
+        for number_of_field, (name, inside) in enumerate(tree.items()):
+            slot = f"f{number_of_field}"
             names[slot] = name
             if isinstance(inside, dict):
                 fields.append((slot, self._class_of(inside, number, no_number, (*outer, slot)) | None, None))
