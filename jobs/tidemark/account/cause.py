@@ -100,8 +100,8 @@ def cause_in(known: Known, spec: SlaSpec) -> Explanation:
 class Known:
     """What *tables* tell at an instant, `at_ms` (epoch ms), of the time that a promise is measured over.
 
-    That time are the `over_ms` before the instant. What was usual is learnt from the time before. Each table is read,
-    and each result computed, once, when it is first asked for.
+    The measured time is the `over_ms` before the instant. What was usual is learnt from the time before that. Each
+    table is read, and each result computed, once, when it is first asked for.
     """
 
     tables: AccountTables
@@ -283,7 +283,7 @@ class JudgedPromise:
     ) -> Judged:
         """Returns *results* with the *parts* of owners that can move the measure, and with the settings of the file.
 
-        The arguments are those fields of `Judged`.
+        The arguments are the fields of `Judged` with these names.
         """
         movers = [name for name in OWNERS if can_move(name, self.spec.measure)]
         return Judged(

@@ -81,8 +81,8 @@ class StreamFacts:
     def records_behind(self) -> int | None:
         """How many records of its topics the stream has not read; None if it reads none.
 
-        An estimate of when all will be read is that of the newest heartbeat, and then the number is the one from which
-        that was made. Otherwise the newest batch tells it, which may be newer.
+        If the newest heartbeat estimates when all will be read, this is the number from which that was estimated.
+        Otherwise it is the number of the newest batch, which may be newer than the heartbeat.
         """
         beat = self.driver.beat
         unread = [*present(mark.unread for (_, number), mark in self.marks.items() if number is not None)]

@@ -100,7 +100,7 @@ class PathTime:
         passed_ms: the latest end of an interval that every path has passed; None before the first.
         fastest_ms: the latest end that the path furthest ahead had passed before the batch.
         held_by: the partition or input that held the watermark back before the batch; None if nothing did.
-        since_ms: how long it held it back: the time between the decisions of the last batch and this one.
+        since_ms: how long `held_by` held it back: the time between the decisions of the last batch and this one.
         idle_ms: the latest end that the watermarks of all idle partitions have passed; None if no partition is idle.
         blocked_by: an operator that still holds results of passed intervals; None if no operator does.
     """
@@ -349,7 +349,7 @@ def _with_waits(
     """Returns, by start of an open interval, how long it has waited for each partition, input or operator.
 
     The time since the last batch is added to the wait for whatever held record time back. An interval waits from the
-    moment at which the fastest path has passed its end.
+    moment at which the fastest path has passed its end. *up_to_ms* is the end of the last interval that is complete.
     """
     holder = now.blocked_by or time.held_by
     if holder is None or not time.since_ms or time.fastest_ms is None:

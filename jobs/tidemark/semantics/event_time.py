@@ -177,6 +177,7 @@ def silence_moves_at_ms(
 def _partition(
     before: PartitionProgress, reading: PartitionReading, bound_ms: int, idle_after_ms: int | None, now_ms: int
 ) -> PartitionProgress:
+    """Returns a partition after a batch; the arguments are those of `advance`."""
     # A partition that never had a record has been silent since the first batch looked at it.
     active_at_ms = before.active_at_ms if reading.silent and before.active_at_ms is not None else now_ms
     newest_ms = later(before.max_timestamp_ms, reading.max_timestamp_ms)

@@ -1,11 +1,11 @@
 """The rule for quantiles: which one of a list of measured lengths is the q-quantile.
 
 The *q*-quantile of N lengths is the ⌈*q* · N⌉-th in ascending order (nearest rank, the inverse of the empirical
-distribution: Hyndman and Fan 1996, definition 1). So it is always a length that was measured, a share of at least *q*
-is no longer, and less than *q* is shorter. An SLA on a quantile and an objective that counts slow records therefore
-agree, also about few records: of two the 99th percentile is the longer one. The median is the quantile 0.5, of an even
-number the lower of the two in the middle. Quantiles that come from buckets (`buckets.quantile`), as those of SLAs do,
-have the same rank, and are within 1 % of the length.
+distribution: Hyndman and Fan 1996, definition 1). So it is always one of the measured lengths: a share of at least
+*q* of them is no longer than it, and less than *q* is shorter. An SLA on a quantile and an objective that counts slow
+records therefore agree, also about few records: of two records the 99th percentile is the longer one. The median is the
+quantile 0.5, of an even number the lower of the two in the middle. Quantiles that come from buckets
+(`buckets.quantile`), as those of SLAs do, have the same rank, and are within 1 % of the length.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads, in a separate process, records that may end their reader, and decides them as a batch.
 
 It does what a driver does before it decides: Spark reads, Python parses, the sources take in, and the operators run on
-the state after the newest decision, in one process also where the stream has shards. Nothing is written. Of a batch in
-which tables, folders or hops are read, too, it has the records of topics alone.
+the state after the newest decision, in one process also where the stream has shards. Nothing is written. If the
+batch also reads tables, folders or hops, only its records of topics are read here.
 
     python -m tidemark.stream.trying < request.json
 
@@ -186,7 +186,7 @@ def main() -> int:
 def _try_here(spark: SparkSession, tried: TriedStream, ranges: Ranges, content: dict[str, str | None]) -> None:
     """Reads *ranges*, and decides their records as a batch.
 
-    *content* gets the key and the value of the record if it is one.
+    If there is only one record, *content* gets its key and its value.
     """
     topology = load(Path(tried.topology))
     if tried.time == Time.PROCESSING:

@@ -118,7 +118,7 @@ class Reconciliation:
 
 
 def unknown_reason(source: Source, partition: int, offsets: Collection[int]) -> str:
-    """A Reason that knows none."""
+    """Says that the reason is not known, for callers that cannot ask a broker."""
     return "why is not known"
 
 
@@ -412,9 +412,9 @@ class _Count:
         outcomes_of_records: pl.DataFrame,
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> None:
-        """Names updates without any fact, if there are more of them than their batches count as superseded.
+        """Notes a difference for each batch with more updates that no fact names than it counts as superseded.
 
-        A superseded update was overtaken by a newer one of its key, and no fact names it.
+        No fact names a superseded update, because a newer update of its key had overtaken it.
         """
         if operator.emission is None or operator.emission.holds:
             return

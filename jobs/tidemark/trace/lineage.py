@@ -244,7 +244,7 @@ class _Lineage:
             yield from self._looked_up(join, [*reversed(path)], evidence, batch_id, partition, offset)
 
     def _flow(self, flows: tuple[str, ...], batch_id: int, partition: int, offset: int) -> str:
-        """Returns the input, among *flows*, from which a record came."""
+        """Returns the input, among *flows*, from which a record came that the batch *batch_id* read."""
         for flow in flows[1:]:
             evidence = self._evidence(self._topology.operators[flow])
             if any(evidence.batch_of(name, partition, offset) == batch_id for name in self._sources(flow)):
@@ -256,7 +256,11 @@ class _Lineage:
         return [each for each in reached([name], self._topology.flows) if operators[each].is_source]
 
     def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPosition]:
-        """Yields the records that made the rows of an upstream which a batch read for one record."""
+        """Yields the records that made the rows of a hop.
+
+        The rows are those that the batch *batch_id* read of the hop, and that the record at *offset* of *partition* has
+        caused.
+        """
         upstream = self._topology.repartition(source.repartition)
         of_batch = pl.col("batch_id").is_between(*self._limits(source, batch_id))
         rows = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
@@ -338,7 +342,11 @@ class _Lineage:
         wanted: Collection[int],
         result: Row,
     ) -> list[int]:
-        """Returns the offsets among *wanted* that *result* counts."""
+        """Returns the offsets among *wanted* whose records *result* counts.
+
+        They are offsets of *partition* of *source* that the batch *batch_id* read. The records are read again, and go
+        through the operators before *aggregate*.
+        """
         declared = self._tracer.source(source)
         if not wanted:
             return []
@@ -361,7 +369,10 @@ class _Lineage:
     def _looked_up(
         self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int
     ) -> Iterator[RecordPosition]:
-        """Yields the record of the version that *join* added to a record."""
+        """Yields the record of the version that *join* added to the record at *offset* of *partition*.
+
+        *path* has the operators through which the record came, from its source or aggregate on.
+        """
         rows = self._rows_at(join, path, evidence, batch_id, partition, offset)
         if rows is None or not rows.height:
             return
@@ -387,7 +398,7 @@ class _Lineage:
     def _rows_at(
         self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int
     ) -> pl.DataFrame | None:
-        """Returns the rows of a record as *join* read them."""
+        """Returns the rows of a record as *join* read them; the arguments are those of `_looked_up`."""
         first = path[0]
         rows: pl.DataFrame | None
         if isinstance(first, Aggregate):

@@ -64,7 +64,7 @@ WhyUnread = Callable[[Source], str | None]
 
 
 def nothing_aborted(source: Source, partition: int, offsets: Collection[int]) -> Collection[int]:
-    """An Aborted that knows of no aborted transaction."""
+    """Finds no records of aborted transactions, for callers that cannot ask a broker."""
     return ()
 
 

@@ -192,7 +192,7 @@ def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, 
 def in_open_sessions(
     kernel: Aggregation, windows: Windows, open_states: pl.DataFrame, records: pl.DataFrame, closed_ms: int | None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Finds the session of each of *records*, for the keys of which no two sessions have to be merged.
+    """Finds the sessions of records whose keys need no merge of two sessions.
 
     These are the keys whose records are in order, with none before the start of the key's newest session: each record
     then continues the newest session or opens another. Returns the records of these keys with their sessions, and the

@@ -83,7 +83,7 @@ class _Decoder:
     Attributes:
         descriptor: the type.
         decode: decodes a message.
-        decode_any_text: does so also if a text in it is not UTF-8.
+        decode_any_text: decodes a message even if a text in it is not UTF-8.
     """
 
     descriptor: Descriptor

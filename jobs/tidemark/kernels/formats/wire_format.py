@@ -189,8 +189,8 @@ def _protobuf_parts(
 ) -> Iterable[_Part]:
     """Yields the records of a schema, a part for each message.
 
-    *declared_types* has the declared type of each field, and *required_types* the same for the fields that the schema
-    must have, which are all but the one that Kafka's key fills.
+    The other arguments are those of `_parts_of_id`. *required_types* are the declared types without that of the field
+    which Kafka's key fills: the schema need not have this one.
     """
     time, others, limits = source.time_field, source.other_fields is not None, source.record_limits
     by_message: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}

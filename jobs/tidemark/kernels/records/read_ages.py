@@ -365,8 +365,8 @@ def _with_looks(rows: pl.DataFrame, looks: pl.DataFrame | None) -> pl.DataFrame:
 def _joined(rows: pl.DataFrame, sights: pl.DataFrame, *, ends_after: bool) -> pl.DataFrame:
     """Returns *rows* with the nearest of *sights* (plans, spans or looks, each of the offsets before `until_offset`).
 
-    With *ends_after* this is the nearest one that saw the row's offset, otherwise the nearest one that did not. Of
-    several with the same `until_offset` the last in the order of *sights* counts.
+    With *ends_after* that is the first sight that reached beyond the row's offset, and otherwise the last one that did
+    not. Of several with the same `until_offset` the last in the order of *sights* counts.
     """
     one_each = sights.unique(["partition", "until_offset"], keep="last", maintain_order=True)
     # Those that saw an offset end after it, the others at or before it.

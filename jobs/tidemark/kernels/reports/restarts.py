@@ -53,7 +53,7 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
     Args:
         batches: rows of `batches`, instants as epoch ms.
         beats: rows of `heartbeats`, instants as epoch ms.
-        trigger_ms: of the topology.
+        trigger_ms: the trigger interval of the topology.
     """
     last_beat_ms = dict(beats.group_by("epoch").agg(pl.col("beat_at").max()).iter_rows())
     running = beats.filter(pl.col("state") == RUNNING)

@@ -46,7 +46,7 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
         `emit` is true for an update that is sent on.
         `old_value` and `old_timestamp_ms` are the version that the update was compared with, which is also the one that
         it replaces if it is sent on; null where there is none.
-        `run` is a number that an update which is sent on shares with the updates of its key after it that are not.
+        `run` is a number: an update that is sent on shares it with the updates after it that repeat its value.
         `old_run` is the run of the version that the update was compared with; null if that is not of this batch.
     """
     rows = _by_key(updates, stored)

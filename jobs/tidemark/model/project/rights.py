@@ -22,7 +22,7 @@ class Operation(StrEnum):
 class Right:
     """The right to do *operation* with *resource* of a *cluster*.
 
-    *resource* is, for example, `topic readings`. For a right on the cluster itself it is the word `cluster`, as in Kafka.
+    *resource* is, for example, `topic readings`. For a right on the cluster itself it is `cluster`, as in Kafka.
     """
 
     operation: Operation

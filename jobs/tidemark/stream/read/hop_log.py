@@ -125,6 +125,7 @@ def begins_at(path: Path, control: Path) -> int:
 
 
 def _trim(path: Path, table_id: str, controls: Sequence[Path], *, now_ms: int) -> None:
+    """Removes commits that nobody needs, and moves those that only stopped readers need; arguments as for `trim`."""
     live = list(_files(path / "_delta_log"))
     kept = [] if isinstance(path, ObjectPath) else list(_files(path / KEPT))
     until = _newest_checkpoint(live, written_before_ms=now_ms - LIVE_MS)

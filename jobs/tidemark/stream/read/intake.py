@@ -160,6 +160,7 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
+        """Takes in the rows of *source*, as `take` does: looks for lost records, then sorts the rows by outcome."""
         source = source.with_topic_partitions(was.places)
         fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
         # The broker is asked after the rows were read, so they are of this topic or an earlier one.

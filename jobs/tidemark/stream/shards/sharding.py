@@ -60,8 +60,8 @@ class Sharding:
     """Tells to which shard records and states of a sub-topology belong.
 
     Attributes:
-        by: for each source whose records are dealt out, the columns by which they are. If there are none, they are
-            dealt out by partition. Every shard gets all records of other sources.
+        by: for each source whose records are dealt out, the columns that decide the shard; without columns, the
+            partition does. Every shard gets all records of sources that are not listed.
         keys: for each operator that keeps states, its source and its key.
     """
 

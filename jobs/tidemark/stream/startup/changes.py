@@ -317,8 +317,8 @@ def begin_command(topology: str, operator: str) -> str:
 def begins_with(topology: Topology, operator: str) -> list[str]:
     """Returns *operator* and those behind it that have to begin with it, in order.
 
-    A repartition with an id keeps the last update of each id, and takes it out of the sums behind it when the next one
-    comes. With updates of two meanings such a sum would be neither, so they begin, too.
+    When the next update of an id comes, a repartition with an id takes the last one out of the sums behind it. A sum of
+    updates with two meanings would have neither, so the operators with such sums have to begin anew, too.
     """
     behind = [name for name in _behind(topology, operator) if _adds_up(topology.operators[name])]
     return [operator, *behind]

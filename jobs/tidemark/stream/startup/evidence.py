@@ -227,6 +227,10 @@ def _read_to(topics: Mapping[str, str], progress: StreamProgress) -> Ends:
 
 
 def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> TableCommit:
+    """Returns what the log of the table at *path* says of the stream *app_id*.
+
+    Tables *alone* may be written by no other writer. *access* is what the stream needs of the table.
+    """
     if (damage := damaged_log(path)) is not None:
         return TableCommit(path=path, error=damage)
     refusal: Refusal | None = None

@@ -303,7 +303,8 @@ def _without_found(control: Control, sub: SubTopology, failed: FailedBatch, trie
     """Searches the record at which the *failed* batch fails.
 
     Returns:
-        The batch without it; or with its name, if it is not certain that the record is the reason.
+        The batch without the record. If it is not certain that the record is the reason, the batch keeps it, and
+            `record` names it.
     """
     known: dict[str, bool] = {}
 
@@ -355,11 +356,11 @@ def fatal_record(ranges: Ranges, fails: Callable[[Ranges], bool]) -> Found | Non
 
 
 def neighbours_of(ranges: Ranges, found: Found, *, is_death: bool) -> list[Ranges]:
-    """Returns what must not fail if the record *found* in *ranges* is to blame, and not what all records share.
+    """Returns what readers must be able to read if the record *found* in *ranges* is to blame, and not all records.
 
-    These are its neighbours in the topic. Without any, a try that reads nothing must not fail; for that all registries
-    have to give a good answer. The record after one that kills its reader does not count: both may be compressed
-    together.
+    These are the record's neighbours in the topic. If it has none, that is nothing: then a try that only asks the
+    registries must not fail. The record after one that kills its reader (*is_death*) is left out, because both may be
+    compressed together.
     """
     topic, _, _ = found
     of_topic = ranges[topic].items()
@@ -405,9 +406,9 @@ def _within(ranges: Ranges, first: int, end: int) -> Ranges:
 def blame(error: Exception, read: Callable[[], pl.DataFrame], again: Callable[[pl.DataFrame], object]) -> None:
     """Adds a note to *error* that names the row that causes it.
 
-    *again* raised the error over the parsed rows that *read* returns. It is called with the first rows of these: what a
-    row does may depend on those before it. Nothing is added if the error is not about a record, or if the rows cannot
-    be read again.
+    *read* returns the parsed rows over which *again* raised the error. To find the row, *again* is called with more or
+    fewer of the first rows, because what a row does may depend on those before it. Nothing is added if the error is not
+    about a record, or if the rows cannot be read again.
     """
     cause = cause_of(error)
     if not cause:

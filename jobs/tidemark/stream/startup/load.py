@@ -24,7 +24,10 @@ AFTER_ALL = 2**62
 
 
 def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppressed: pl.DataFrame) -> None:
-    """Loads the versions of a joined table from its rows."""
+    """Loads the versions of the table *operator*, if joins look it up, into the memory of *steps*.
+
+    *changes* and *suppressed* are the rows of these tables about the operator.
+    """
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = omit(steps.schemas[operator.name], META)
         values = omit(schema, operator.key)

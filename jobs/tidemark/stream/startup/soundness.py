@@ -139,7 +139,7 @@ class StartEvidence:
         name: the stream, as the CLI takes it.
         control: its control folder.
         topics: the topics that it goes on to read.
-        topics_begun: those of them without an offset in the plan of the batch `reached`.
+        topics_begun: the topics without an offset in the plan of the batch `reached`, because they are read since then.
         committed: the newest batch that the checkpoint has as committed.
         commit_is_torn: whether the file of that commit is torn.
         planned: the end offsets of each batch that the checkpoint plans, None for a batch whose file is torn. None
@@ -152,7 +152,7 @@ class StartEvidence:
         newest_batches: the newest batches that the tables must have, by table.
         tables: what the log of each table says.
         data_files: damaged data files of tables, and what is wrong with each, if they were looked at.
-        changed: what means something else now.
+        changed: what the stream keeps under a name that means something else now.
         refused: sources that cannot go on.
         returning: operators that were removed from the file and are in it again.
         former: removed streams under whose names this one, or one whose hop it reads, could go on.

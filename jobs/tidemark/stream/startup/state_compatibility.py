@@ -1,7 +1,7 @@
 """Describes what the names mean under which a stream keeps states and rows.
 
 Purpose: a topology file may change between two drivers, and the next one continues from what the last one kept. For
-that a name must keep its meaning: from the sum of a column no maximum can go on.
+that a name must keep its meaning: a maximum cannot continue from the sum of a column.
 
 How it works: the driver notes the meanings in its control folder once the stream was found sound
 (`Control.keep_meanings`). Those of removed operators stay, because their rows stay, too.

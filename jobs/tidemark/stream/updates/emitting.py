@@ -207,7 +207,7 @@ class Emitter:
 
 
 def due_at_ms(emission: Emission, was_decided_at_ms: int | None) -> int | None:
-    """Returns when the interval of a periodic strategy ends that contains the instant *was_decided_at_ms*.
+    """Returns when the interval of a periodic strategy that contains the instant *was_decided_at_ms* ends.
 
     The result is None for other strategies, and before the first batch.
     """

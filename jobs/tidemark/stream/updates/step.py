@@ -128,7 +128,7 @@ class OperatorStep(ABC, Generic[Op]):
     def key(operator: Op) -> tuple[str, ...] | None:
         """Returns the columns of the key by which *operator* keeps rows, or the order of rows.
 
-        The result is empty where this is the record's key, and None where the operator keeps neither.
+        Empty stands for the record's own key. None if the operator keeps neither rows by key nor their order.
         """
         return None
 

@@ -400,7 +400,7 @@ def _first_numbers(rows: Rows | None) -> dict[int, int]:
 
 
 def _place(part: InputProgress, number: int) -> dict[str, str]:
-    """Returns the column with the place of a partition of several topics."""
+    """Returns the column with topic and Kafka's number of an input partition, if the source reads several topics."""
     return {"topic_partition": str(part.places[number])} if part.places else {}
 
 
