@@ -36,7 +36,7 @@ START = "2026-01-01T00:00:00Z"
 DEAD_LETTERS = catalog.DEAD_LETTERS.name
 """Stands for an operator whose rows are the records that did not go on."""
 COUNTS = tuple(outside(catalog.COUNTED, ["held_before"]))
-"""The counts of `operator_batches` that a test may expect: of what is held, that after the last batch."""
+"""The counts of `operator_batches` that a test may expect; of held updates, the number after the last batch."""
 
 Row = Mapping[str, Any]
 

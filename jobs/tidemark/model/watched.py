@@ -65,11 +65,12 @@ class WatchedSet:
     """Delta tables that other programs write.
 
     Attributes:
-        name: its name.
+        name: the name of the set.
         places: paths and URLs of tables, or of folders with tables below them.
-        columns: columns of event times; a table has the first of these names that it knows. Empty: its only one.
-        timezone: of event times without one.
-        owner: of SLAs of its tables that name none; None: nobody.
+        columns: names of columns of event times, of which the first counts that a table has. Empty if each table has
+            only one such column.
+        timezone: the zone of event times that have none.
+        owner: the owner of the SLAs of its tables that name none; None if these have nobody.
     """
 
     name: str
@@ -118,5 +119,5 @@ def set_of(subject: str) -> str:
 
 
 def table_of(subject: str) -> str:
-    """Returns the path of a watched table below the places of its set, or the name of a place that is the table."""
+    """Returns the path of a watched table below its place, or the name of the place if that is the table."""
     return subject.partition(".")[2]

@@ -98,25 +98,25 @@ LIMITS: Mapping[tuple[EvidenceKind, StoreKind], SilenceLimits] = MappingProxyTyp
         ),
     }
 )
-"""Limits by where a heartbeat was read, and where the stream is stored."""
+"""The limits, by where a heartbeat was read and where the stream is stored."""
 REPLACED_WITHIN_MS = HANGS_AFTER_MS
-"""A rotated driver without a successor after a longer time is dead."""
+"""A stream whose driver rotated is dead if no next driver has started after this time."""
 WITHOUT_BEATS_MS = 86_400_000
 """For so long after its last batch a stream without heartbeats may still have a driver. Its state is then unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RightToKill:
-    """Limits after which a task of Airflow kills or replaces a driver, in seconds."""
+    """How long a task of Airflow lets a driver be in a state before it kills or replaces the driver, in seconds."""
 
     silent_s: float = 30.0
-    """Without a heartbeat; three times the longest time between two at least, so 60 s in an object store."""
+    """Without a heartbeat. At least three times the longest time between two, which makes 60 s in an object store."""
     starting_s: float = 180.0
-    """From the launch until the first heartbeat, and from then until the query has started."""
+    """Without a first heartbeat after the launch, and after that without a query that has started."""
     working_s: float = 1_800.0
     """On one batch, or while one is due."""
     draining_s: float = 15.0
-    """From the request until its end; 34 s in an object store, where a driver reads requests every 20 s."""
+    """Still running after a drain was requested. In an object store, where drivers look every 20 s, 34 s."""
 
 
 HAS_DRIVER = frozenset({Liveness.STARTING, Liveness.RUNNING, Liveness.CATCHING_UP, Liveness.DRAINING, Liveness.STUCK})

@@ -9,11 +9,11 @@ class CommitClock(StrEnum):
     """Whose clock stamped a commit."""
 
     IN_COMMIT = "in_commit"
-    """The writer's; the table makes sure that it never goes back (in-commit timestamps)."""
+    """The clock of the writer; the table makes sure that it never goes back (in-commit timestamps)."""
     WRITER = "writer"
-    """The writer's, as it reports it in `commitInfo`."""
+    """The clock of the writer, as `commitInfo` has it."""
     FILE = "file"
-    """That of the file system or object store: the commit has no time, and its file was written then."""
+    """The clock of the file system or object store: the commit has no time, so the time of its file counts."""
 
 
 class DataChange(StrEnum):
@@ -21,6 +21,6 @@ class DataChange(StrEnum):
 
     APPENDED = "appended"
     REPLACED = "replaced"
-    """It removed rows, and may have added others: MERGE, UPDATE, DELETE, an overwrite."""
+    """The commit removed rows, and may have added others: MERGE, UPDATE, DELETE, an overwrite."""
     NONE = "none"
     """OPTIMIZE, VACUUM, RESTORE, other properties or columns, or a commit without rows."""

@@ -47,7 +47,7 @@ class Elsewhere(NamedTuple):
 
 
 RECORD_PLACES: OpenList[RecordPlace] = OpenList("place of records", group="tidemark.sources")
-"""The kinds of places by the names of their keys."""
+"""The kinds of places that are no topics, by the names of their keys."""
 
 
 def register(place: RecordPlace) -> RecordPlace:
@@ -80,7 +80,7 @@ _OF_PATTERN = re.compile(
 )
 """The form of patterns that Java and Python read alike.
 
-Of other forms one refuses some, for example Java `a{,3}` and Python `a{2}{2}`.
+Of other forms one of the two refuses some: for example Java `a{,3}`, and Python `a{2}{2}`.
 """
 
 

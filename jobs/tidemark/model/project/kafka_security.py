@@ -259,7 +259,7 @@ _OF_TIDEMARK = re.compile(
     r"message\.max\.bytes|batch\.size|linger\.ms|queue\.buffering\.max\.ms|delivery\.report\.only\.error|"
     r"max\.poll\.records|enable\.partition\.eof|debug|.*_cb"
 )
-"""Settings on whose values streams depend."""
+"""Settings that a file must not have, because streams depend on their values."""
 _WITHOUT_EFFECT = {
     "Tidemark joins no consumer group": re.compile(
         r"group\..*|heartbeat\.interval\.ms|session\.timeout\.ms|max\.poll\.interval\.ms|coordinator\..*|share\..*|"
@@ -286,7 +286,7 @@ _ONE_SIDED = re.compile(
     r"sasl\.oauthbearer\.(config|assertion.*|grant\.type|metadata\..*)|enable\.sasl\.oauthbearer\.unsecure\.jwt|"
     r"enable\.ssl\.certificate\.verification"
 )
-"""Settings of a login that librdkafka would do in another way than Java's client, which does not have them."""
+"""Settings of a login that only librdkafka has, so that Java's client would log in in another way."""
 _OF_TOKEN_LOGINS = re.compile(r"sasl\.(oauthbearer\..*|login\.(?!class).*)|https\..*")
 _SECRET = re.compile(r".*(password|secret|passphrase|credential|jaas|\.pem).*", re.IGNORECASE)
 _RENAMED = {
@@ -295,7 +295,7 @@ _RENAMED = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "request.timeout.ms": "socket.timeout.ms",
 }
-"""By Kafka's name, that of librdkafka where it differs."""
+"""librdkafka's name of a setting, by the name that Kafka gives it, if the two differ."""
 _JAVA_ALONE = re.compile(
     r"ssl\.(protocol|provider|enabled\.protocols|keymanager\.algorithm|trustmanager\.algorithm|"
     r"secure\.random\.implementation|engine\.factory\.class)|security\.providers|metric\.reporters|metrics\..*|"
@@ -317,20 +317,20 @@ _LIBRDKAFKA_ALONE = re.compile(
     r"queue\..*|queuing\..*|message\.(send|timeout)\..*|retries|compression\..*|batch\.num\.messages|delivery\..*"
 )
 ISOLATION = "isolation.level"
-"""Which records of transactions are read; both clients have the setting.
+"""The setting, in both clients, that says which records of transactions are read.
 
-By default Java's client reads those of aborted transactions and librdkafka does not. Tidemark does not, in both.
+By default Java's client reads records of aborted transactions, and librdkafka does not. Here neither reads them.
 """
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 _EXTENSIONS = "sasl.oauthbearer.extensions"
-"""Pairs that a client sends with its token (KIP-342).
+"""librdkafka's setting with the pairs that a client sends with its token (KIP-342).
 
-librdkafka has them in this setting, Java in `sasl.jaas.config`.
+Java's client has the pairs in `sasl.jaas.config`.
 """
 # The name `auth` is reserved for the token itself (KIP-342).
 _PAIR = re.compile(r"(?!auth=)[A-Za-z]+=[\x21-\x7e\t ]*")
 _CHECKED_NAME = "ssl.endpoint.identification.algorithm"
-"""Java has an empty text where librdkafka has `none`."""
+"""A setting of both clients: what is `none` in librdkafka is an empty text in Java's client."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,13 +72,13 @@ OF_PODS = frozenset(
 )
 """Properties that follow from the table `kubernetes`."""
 ONE_ATTEMPT = {"spark.yarn.maxAppAttempts": "1"}
-"""Keeps YARN from starting a driver again.
+"""Keeps YARN from starting a driver again. Airflow starts the next driver itself.
 
-The second one would find no secrets, because the first has removed the file, and would have the launch of the first.
-Airflow starts the next driver itself.
+A second attempt would find no secrets, because the first one has removed the file, and would report the launch of the
+first.
 """
 ROOM_FOR_PYTHON = {"spark.driver.memoryOverheadFactor": "1.0", "spark.executor.memoryOverheadFactor": "1.0"}
-"""Memory of a container beside the JVM's, as a share of that.
+"""Memory of a container beside that of its JVM, as a share of the latter.
 
 Python has the states there. Managers kill a container that needs more than it asked for.
 """

@@ -39,15 +39,15 @@ ENOUGH = 2
 Anything can end a driver once.
 """
 DEATH = ""
-"""The cause of a driver that was killed, or whose JVM or executor was, or without memory: no error names one."""
+"""The cause if the driver, its JVM or an executor was killed, or ran out of memory: no error names a cause."""
 _WITHOUT_JVM = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError", "Py4JNetworkError")
-"""Openings of the causes for which a driver without a JVM fails."""
+"""How the causes begin with which a driver fails when its JVM has ended."""
 _WITHOUT_MEMORY = ("MemoryError", "java.lang.OutOfMemoryError")
 _WITHOUT_EXECUTOR = (
     "ExecutorLostFailure",
     "java.util.concurrent.RejectedExecutionException: Task org.apache.spark.executor.",
 )
-"""Openings of the causes for which a task fails whose executor ends.
+"""How the causes begin with which a task fails when its executor ends.
 
 One record shows itself in each of these ways, by turns: as the last error of a JVM without memory, as an executor that
 Spark misses, and as a task that came to an executor on its way out.
@@ -60,7 +60,7 @@ _LIBRARIES = frozenset({"confluent_kafka", "cimpl", "deltalake", "obstore"})
 _SURROUNDINGS = re.compile(
     r"(java\.(io|net|nio)|javax\.net|org\.apache\.(kafka|hadoop|spark\.sql\.delta)|io\.delta|software\.amazon)\."
 )
-"""Openings of Java's causes that are about brokers, networks, disks, stores and tables."""
+"""How Java's causes begin that are about brokers, networks, disks, stores and tables."""
 _RECORD = "tidemark_record"
 """The attribute of an error with the name of its record."""
 

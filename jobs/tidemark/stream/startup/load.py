@@ -20,7 +20,7 @@ from tidemark.stream.state.files import StateFiles
 from tidemark.stream.state.memory import Tables
 
 AFTER_ALL = 2**62
-"""Position within a batch of updates that were not sent on: of one instant, all that were sent on came before them."""
+"""The position in a batch of updates that were not sent on: at one instant they come after those that were."""
 
 
 def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppressed: pl.DataFrame) -> None:
