@@ -90,7 +90,8 @@ def stamped_offset(stamps: Iterable[tuple[int, int, int]]) -> Offset | None:
     """Returns how far a broker's clock is ahead of the driver's; None if no offset agrees with all looks.
 
     Each of *stamps* is about one record of a batch: its stamp by the broker's clock, and by the driver's clock the last
-    look without the record and the first one with it. The newest STAMPED of them count. The offset is 0 if it may be.
+    look without the record and the first look with it. The newest STAMPED stamps count. If 0 agrees with them, the
+    offset is 0.
     """
     newest = list(stamps)[-STAMPED:]
     if not newest:

@@ -152,10 +152,10 @@ class OutcomesOf:
         return self._refusal(leaf, now, 0)
 
     def _late(self, now: pl.DataFrame, before: pl.DataFrame, partition: str, key: str | None) -> Loss:
-        """Returns the loss of the late records *now*, beside those of the day *before*.
+        """Returns the loss of the late records *now*, beside the late records of the day *before*.
 
-        All are of one *partition*, SOURCE/PARTITION, and of *key*, if one is given. Then the key is their owner, and
-        otherwise the producer.
+        All records are of one *partition*, SOURCE/PARTITION. If *key* is given, they are of this key and it is the
+        owner of the loss; otherwise the producer is the owner.
         """
         leaf = Leaf(
             owner=PRODUCER if key is None else KEY,

@@ -430,7 +430,7 @@ class ApplicationQueries:
 class QueryHeartbeats:
     """The lease and the heartbeats of one query of a job.
 
-    Both are in a control folder for the query's *name*, so that commands see the query as a stream.
+    Lease and heartbeats are in a control folder for the query's *name*, so that commands see the query as a stream.
 
     Args:
         name: name of the query, as that of a folder.

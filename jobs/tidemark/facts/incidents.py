@@ -48,7 +48,7 @@ def known_incidents(
 ) -> list[Row]:
     """Returns the rows of INCIDENTS at *at_ms* (epoch ms; None is now), the oldest first.
 
-    *names* limits them to these incidents; None returns all.
+    If *names* is not None, only incidents with these names are returned.
     """
     return tables.ask(INCIDENTS + NAMED, [topology, at_ms, None if names is None else [*names]]).objects
 

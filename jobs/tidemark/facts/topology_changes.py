@@ -92,8 +92,8 @@ def topology_changes(tables: Tables, topology: str, over: Interval) -> list[Reco
 def concerning(changes: Iterable[RecordedChange], topology: Topology, operator: str) -> list[RecordedChange]:
     """Returns those of *changes* after which numbers of *operator* mean something else.
 
-    These are changes of the operator itself, and of operators upstream of it. A change of an operator that the file no
-    longer has concerns those that read it, or are downstream of one that did.
+    These are changes of the operator itself, and of operators upstream of it. If the file no longer has a changed
+    operator, the change concerns the operators that read it, and all operators downstream of these.
     """
     upstream = {*reached([operator], topology.upstreams)}
 

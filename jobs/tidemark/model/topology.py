@@ -539,8 +539,8 @@ def _connected(
 ) -> tuple[dict[str, T], list[InvalidSpec]]:
     """Returns the connections that a file may use, by name, and the mistakes in their declarations.
 
-    *own* reads the connections of the file, and *shared* those of its project in *folder*. Of two with the same name
-    that of the file counts. If there are mistakes, some connections are missing.
+    *own* reads the connections of the file, and *shared* those of its project in *folder*. Of two connections
+    with the same name the one of the file counts. If there are mistakes, some connections are missing.
     """
     readings: list[Callable[[], Mapping[str, T]]] = [partial(shared, folder), own] if folder else [own]
     found: dict[str, T] = {}

@@ -126,8 +126,8 @@ def _watermark_in_silence(
 ) -> int | None:
     """Returns the watermark of a source whose partitions are all silent.
 
-    This is the watermark that a record would give if it came now, and was as old as the newest one was when that came.
-    None before the first step of time, and without records.
+    This is the watermark that a record would give if it came now, as old as the newest record was when it came. None
+    before the first step of time, and without records.
     """
     newest_ms = max((p.max_timestamp_ms for p in partitions if p.max_timestamp_ms is not None), default=None)
     # The watermark moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on. So a

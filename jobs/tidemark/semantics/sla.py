@@ -64,8 +64,8 @@ class Sla:
     quantile is judged only over `min_records` records or more.
 
     Raises:
-        InvalidArgument: both are None, one is negative, the error comes before the warning, or fewer than one record is
-            enough.
+        InvalidArgument: both limits are None, a limit is negative, `error_after_ms` is below `warn_after_ms`, or
+            `min_records` is below 1.
     """
 
     warn_after_ms: float | None = None

@@ -439,7 +439,10 @@ class _Count:
         asserted: pl.DataFrame,
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> pl.DataFrame:
-        """Returns partition and offset of the records whose updates were suppressed, with `_skipped`."""
+        """Returns partition and offset of the records whose updates were suppressed, with `_skipped`.
+
+        The arguments are those of `_judged`.
+        """
         columns = getattr(operator, "id", ()) or getattr(operator, "key", ())
         if isinstance(operator, Aggregate) or not columns:
             keyed = asserted.select(*RECORD_ID, "_key") if asserted.width else read.select(*RECORD_ID, "_key")

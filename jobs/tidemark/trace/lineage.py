@@ -371,7 +371,8 @@ class _Lineage:
     ) -> Iterator[RecordPosition]:
         """Yields the record of the version that *join* added to the record at *offset* of *partition*.
 
-        *path* has the operators through which the record came, from its source or aggregate on.
+        *batch_id* is the batch in which *join* read the record, and *path* has the operators through which the record
+        came, from its source or aggregate on.
         """
         rows = self._rows_at(join, path, evidence, batch_id, partition, offset)
         if rows is None or not rows.height:

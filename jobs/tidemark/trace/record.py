@@ -406,7 +406,7 @@ class _RecordWalk:
     def _at(
         self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: OperatorInput
     ) -> list[OperatorInput]:
-        """Adds what became of *arrival* at *operator*, and returns its results."""
+        """Adds what became of *arrival*, which came from *flow*, at *operator*, and returns the results."""
         if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
             return self._reopened(evidence, operator, arrival)
         run = None
@@ -434,7 +434,10 @@ class _RecordWalk:
     def _plain(
         self, evidence: StreamEvidence, operator: Operator, arrival: OperatorInput, run: Run | None
     ) -> list[OperatorInput]:
-        """Follows the record through an operator that does not emit on change."""
+        """Follows the record through an operator that does not emit on change.
+
+        *run* is what the operator made of *arrival* when it ran again; None if the record cannot be read again.
+        """
         counts = evidence.counts(arrival.batch_id, operator.name)
         rows = run.output if run else None
         outcome, reason = RecordOutcome.PASSED, ""

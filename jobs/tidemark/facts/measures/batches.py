@@ -80,8 +80,8 @@ def tables_of_batches(tables: Tables, topology: str) -> list[Path]:
 def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -> KnownBatches:
     """Returns the batches that finished between *since_ms* and *at_ms*, both epoch ms.
 
-    If none did, they begin with the newest batch before. They also begin early enough to have the newest batch that
-    read records, since batches without records have no outcomes.
+    If no batch did, the newest batch before *since_ms* is the first. The newest batch that read records is always
+    among them, since batches without records have no outcomes.
     """
     near = f"finished_at >= make_timestamptz({(since_ms - DAY_MS) * 1000})"
     first: dict[str, int] = {}

@@ -72,7 +72,7 @@ class GroupsSeen:
 
 
 def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> dict[str, GroupsSeen]:
-    """Returns the groups of each SLA with `by`, by its name."""
+    """Returns, by the name of each SLA with `by`, the groups by which it is judged."""
     groups: dict[str, GroupsSeen] = {}
     by_groups = [spec for spec in specs if spec.by and isinstance(spec.limits, Sla)]
     if not by_groups:

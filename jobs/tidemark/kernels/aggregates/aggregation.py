@@ -58,8 +58,8 @@ class Aggregation:
     def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:
         """Merges each group of *states*, which have equal values of *by*, into one state row.
 
-        The row has partition and offset of the group's last record, and its latest times. `_read` is that of the newest
-        record where results wait to be sent, and otherwise that of the last one.
+        The row has partition and offset of the group's last record, and its latest times. Where results wait to
+        be sent, `_read` is from the newest record, and otherwise from the last record.
         """
         others = {by, *_GROWING, "_repeated", "_read", *WINDOW}
         plain = [c for c in self.state_schema if not c.startswith("@") and c not in others]

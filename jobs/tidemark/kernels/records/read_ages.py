@@ -105,7 +105,7 @@ def written_reads(
     plans: pl.DataFrame | None = None,
     open_spans: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Groups WRITTEN_RECORDS by the row of their writer, and returns what `source_reads` returns."""
+    """Groups WRITTEN_RECORDS by the row of their writer. Arguments and result are as in `source_reads`."""
     rows_of_writers = records["writer_row"].unique().sort()
     cells = rows_of_writers.search_sorted(records["writer_row"])
     lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=cells)
@@ -312,8 +312,9 @@ def _record_numbers(rows: pl.DataFrame) -> np.ndarray:
 def _runs(
     records: pl.DataFrame, plans: pl.DataFrame | None, open_spans: pl.DataFrame | None, looks: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Divides *records* into runs that one batch wrote and that the same plans and looks saw; a row has
-    its `length`.
+    """Divides *records* into runs that one batch wrote and that the same plans, spans and looks cover.
+
+    Each run is a row with its first record and its `length`.
     """
     edges = [
         frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None

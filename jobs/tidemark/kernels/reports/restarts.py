@@ -83,8 +83,8 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
 def with_unread(restart: Restart, reads: pl.DataFrame) -> Restart:
     """Returns *restart* with the number of all records that waited, also of those that its batch left for later ones.
 
-    They lie between the offset that the driver before had read to and the end of the partition when the broker was
-    first asked afterwards. Inputs without such an end, such as hops and tables, count with what the batch read.
+    The records that were left lie between the offset to which the batch read and the end of the partition when the
+    broker was first asked after the restart. For hops and tables, which have no such end, none are added.
 
     Args:
         restart: a time without reads.

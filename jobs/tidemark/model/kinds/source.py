@@ -37,8 +37,8 @@ class Source(KafkaEnd):
     Attributes:
         topics: the topics of a source over a list of topics; otherwise empty.
         topic_pattern: the pattern of a source over all topics whose names match it; otherwise None.
-        topic_partitions: for a source over several topics, the topic and Kafka's number of each input partition, by the
-            number of that. It is empty in a topology; `with_topic_partitions` fills it in for a batch.
+        topic_partitions: for a source over several topics, the topic of each input partition and Kafka's number in it,
+            by the number of the input partition. Empty in a topology; `with_topic_partitions` fills it in for a batch.
         fields: the columns with their types.
         named: by column, the path of its field in the record if the two have different names (`declared_fields.steps`).
         timestamp: the column with the event time; None stands for Kafka's own timestamp.

@@ -53,8 +53,8 @@ def usable(name: str) -> str:
 def folder_name(name: str) -> str:
     """Returns the name of a folder for the query *name*, which Spark lets have any characters.
 
-    It is always the same, and no two names share one: a name that cannot be that of a folder gets a digest, and so does
-    one that looks as if it had a digest.
+    A name always gets the same folder, and no two names share a folder: a name that no folder can have gets a digest,
+    and so does a name that looks as if it had a digest.
 
     >>> folder_name("orders"), folder_name("Café/2 go"), folder_name("заказы")
     ('orders', 'Cafe_2_go-86536ea017b1b819', 'query-c359203e8db39396')
@@ -108,7 +108,7 @@ class Layout:
     def driver(self, topology: str, driver: str | None) -> Path:
         """Returns the folder of the driver processes, one per host.
 
-        They are those of *topology*, or of all topologies that name the same *driver*.
+        The processes run *topology*, or if it names a *driver*, all topologies that name the same one.
         """
         return self.control(topology, ".driver") if driver is None else self.control(".drivers", driver)
 

@@ -91,7 +91,7 @@ class Key(Generic[T_co]):
 
 
 def required(name: str, of_type: ValueType[T], *, example: str, meaning: str) -> Key[T]:
-    """Declares a key that every table has."""
+    """Declares a key that every table has. The arguments of these functions are attributes of `Key`."""
     return Key(name=name, of_type=of_type, example=example, meaning=meaning, is_required=True)
 
 

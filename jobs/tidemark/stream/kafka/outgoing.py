@@ -19,7 +19,7 @@ class OutgoingRows:
         sink: a sink with a topic.
         rows: at least one row, in the order of their ids.
         batch_id: the batch, which is in the ids.
-        epoch: that of the driver that decided the batch, which is in the ids.
+        epoch: the lease number of the driver that decided the batch, which is in the ids.
         first: the number in the id of the first row. Each row has two numbers, one for its first try and one for its
             second. So ids depend on the entry alone, and are the same when the batch is sent again.
         decided_at_ms: decision time of the batch, epoch ms, which is in the ids of its span.

@@ -79,7 +79,7 @@ class HostClocks:
 def _spans(runs: Iterable[TaskRun], *, taking_in: bool) -> dict[str, HostWork]:
     """Returns the span of each host's work in a stage of *runs*.
 
-    The first stage is that of tasks *taking_in* partitions; the other is that of shards.
+    In the first stage tasks are *taking_in* partitions; in the other they work on shards.
     """
     spans: dict[str, HostWork] = {}
     for run in runs:

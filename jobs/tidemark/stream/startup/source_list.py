@@ -61,8 +61,8 @@ class SourceChange:
         fate: what becomes of it.
         place: the topic, table, folder or hop that it reads now, as text; None if the file does not have the source.
         former: the source as the list has it; None if the list does not have it.
-        waiting: how many of its records wait for other partitions. They are dropped, unless the source is renamed:
-            then it is refused because of them.
+        waiting: how many of its records wait for other partitions. They are dropped; but a source that is renamed is
+            refused because of them.
         again: the source that ends, and that has read what this one begins to read.
     """
 
