@@ -170,7 +170,10 @@ class JudgedPromise:
 
     @cached_property
     def operators(self) -> list[str]:
-        """The operators whose results the promise is about: those that write the table, or the one of that name."""
+        """The operators whose results the promise is about.
+
+        If it names a table, these are the operators that write it; if it names an operator, this one; otherwise all.
+        """
         operators = self.topology.operators.values()
         of_subject = [o.name for o in operators if self.spec.subject in {o.result_table, o.name}]
         return of_subject or [o.name for o in operators]

@@ -50,7 +50,7 @@ def large(losses: Iterable[Loss]) -> list[Loss]:
 def as_one(losses: Iterable[Loss], **fields: str) -> Iterator[Loss]:
     """Yields one loss that adds up *losses* of several partitions; none without losses.
 
-    Its leaf is that of the first loss, with *fields* replaced.
+    It has the leaf of the first loss, with *fields* replaced.
     """
     losses = [*losses]
     if losses:

@@ -483,8 +483,8 @@ def _holders(topology: Topology) -> dict[str, Operator]:
 def _dues(decided: pl.DataFrame, batches: pl.DataFrame, holders: Mapping[str, Operator]) -> pl.DataFrame:
     """Returns when the results of each `stream` and `batch_id` were due, and whether a window or an interval held them.
 
-    A window is closed by the look of the batch. An interval of `periodic` ends between the decision of the batch before
-    and that of the batch, and results are due at its end.
+    A window is closed by the look of the batch. An interval of `periodic` ends after the batch before was
+    decided and before this batch is; results are due at the end of the interval.
 
     Args:
         decided: rows of `batches`, with `stream`.

@@ -313,9 +313,7 @@ def behind_hop(steps: pl.DataFrame, origins: pl.DataFrame, links: pl.DataFrame, 
 
 
 def between(driver: str, error_ms: str) -> pl.Expr:
-    """Returns the error between the clock of a driver and that of the driver that read: 0 if both are the same
-    driver.
-    """
+    """Returns the error between the clocks of a driver and of the driver that read; 0 if both are the same driver."""
     is_same = pl.col(driver) == pl.col("read_driver")
     return pl.when(is_same).then(0).otherwise(pl.col(error_ms) + pl.col("read_error_ms"))
 

@@ -4,8 +4,8 @@ A result on its way is late if it is older, by more than a trigger, than 99 of 1
 they became visible. If no result is on its way, the table is late if its newest row is older, by more than a trigger,
 than rows of that day usually were when the next one came. If that day had fewer than 20 results, these lengths are at
 least as long as the settings on the way to the operator. A table that has never had a row is always explained, since
-its reader waits for the first one. An operator that has sent results to others is not explained: the account of those
-results is that of the operators at the end of their way.
+its reader waits for the first one. An operator that has sent results to others is not explained: those results are
+in the accounts of the operators at the end of their way.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def _merged(layers: list[pl.DataFrame], near_pauses: pl.DataFrame, overlaps: pl.
 
 
 def _under(pieces: pl.DataFrame, layer: pl.DataFrame) -> pl.DataFrame:
-    """Returns *pieces*, in which those without an owner get that of *layer*."""
+    """Returns *pieces*, in which a piece without an owner gets the owner that *layer* has at its time."""
     found = _asof(pieces, layer)
     is_found = pl.col("owner").is_null() & (pl.col("at_ms") < pl.col("ended_ms"))
     columns = [name for name in ("owner", "detail", "batch_id", "error_ms") if name in layer.columns]

@@ -433,7 +433,7 @@ class QueryHeartbeats:
     Lease and heartbeats are in a control folder for the query's *name*, so that commands see the query as a stream.
 
     Args:
-        name: name of the query, as that of a folder.
+        name: name of the query, in the form in which a folder can have it.
         layout: paths of the job's tables.
         options: command line of the job.
 

@@ -475,7 +475,7 @@ class QueryRecord:
         context = self._context(batch_id, waiting)
         batch, now_ms = {**batch_row(progress), **clock_row(progress, context)}, watermark_ms(progress)
         partitions = partition_rows(reads.partitions)
-        # Spark has one watermark, so that of each source is the query's.
+        # Spark has one watermark for a query, which counts for each of its sources.
         moved = [None, *query.sources] if now_ms != self._watermark_ms else []
         combined: dict[str | None, dict[str, Any]] = {source: {} for source in moved}
         if records := record_rows(progress, reads, context, self._looks):

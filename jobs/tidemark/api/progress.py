@@ -143,9 +143,9 @@ class BatchContext(NamedTuple):
 def clock_row(progress: Mapping[str, Any], context: BatchContext) -> dict[str, Any]:
     """Returns the columns of `batches` that say what was done and when by the boot clock, which is never set.
 
-    Spark's timestamps and lengths are those of the JVM's wall clock, which is that of the listener's host. Its offset
-    from the boot clock was read after the batch. So if the wall clock was set during the batch, the row is wrong by as
-    much. `looked_boot_ms` is null if the batch was planned by an earlier run.
+    Spark takes timestamps and lengths from the wall clock of the JVM, which runs on the listener's host. The offset of
+    this clock from the boot clock was read after the batch. So if the wall clock was set during the batch, the row is
+    wrong by as much. `looked_boot_ms` is null if the batch was planned by an earlier run.
     """
     began_ms = instant_ms(progress["timestamp"]) + context.to_boot_ms
     waited_ms = 0 if context.idle_from_ms is None else began_ms - context.idle_from_ms

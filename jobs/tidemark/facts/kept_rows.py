@@ -96,8 +96,8 @@ Version = LogFile
 class _KeptTable(NamedTuple):
     """What is kept of a table: the needed `rows` of its `files`.
 
-    The first of `versions` is that of the table. A table of COMING has a second one, that of `batches`, with which
-    `coming` read the rows of the journal. `files` is None if delta-rs had to read the table.
+    The first of `versions` is the version of the table. A table of COMING has a second one: the version of `batches`
+    with which `coming` read the rows of the journal. `files` is None if delta-rs had to read the table.
     """
 
     versions: tuple[LogFile, ...]

@@ -120,7 +120,7 @@ class StreamFacts:
     def reached_ms(self, sources: Collection[str], watermark_ms: int) -> int | None:
         """Returns when one of *sources* first had the watermark *watermark_ms*: the end of that batch, epoch ms.
 
-        Recent batches are searched first, and the others only if none of these had it. None if no batch had it.
+        Recent batches are searched first, and older ones only if no recent batch had it. None if no batch had it.
         """
         has_reached = pl.col("source").is_in(list(sources)), pl.col("watermark") >= utc(watermark_ms)
 

@@ -646,7 +646,7 @@ def _unknown_registries(file: str, operators: Iterable[Operator], names: Collect
 def _named_by_others(tables: Mapping[str, Any], understood: Collection[str]) -> set[str]:
     """Returns the operators that may be read by operators that are not *understood*.
 
-    These are all that the *tables* of the latter name.
+    These are all operators that are named in the *tables* of operators that are not understood.
     """
     named: set[str] = set()
     for name, table in tables.items():
@@ -767,7 +767,7 @@ def _given_name(file: str, part: list[Operator]) -> str | None:
 def _default_name(part: list[Operator], given_names: Collection[str | None]) -> str:
     """Returns the name of the first source of *part*, or else of its first operator, that is not among *given_names*.
 
-    If all of these names are given to parts, it is that of the first source.
+    If all of these names are given already, it returns the name of the first source.
     """
     hops = {o.name: o.hop_of for o in part if o.hop_of}
     sources_first = sorted(part, key=lambda operator: not operator.is_source)

@@ -92,7 +92,7 @@ class FoundChange(NamedTuple):
     """The newest change of a field.
 
     `type` is the type that its values had then; for a retyped field `was_type` is the type before. The change was found
-    in the batch of `found_ms`, and recorded last in that of `recorded_ms`.
+    in the batch of `found_ms`, and last recorded in the batch of `recorded_ms`.
     """
 
     change: FieldChange

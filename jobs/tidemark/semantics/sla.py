@@ -86,8 +86,7 @@ class Sla:
 
     @property
     def promised_ms(self) -> int:
-        """The promised length in whole ms: the limit of the error, or without one that of the warning.
-
+        """The promised length in whole ms: `error_after_ms`, or `warn_after_ms` if that is None.
 
         >>> Sla(warn_after_ms=1_000).promised_ms, Sla(warn_after_ms=1_000, error_after_ms=2_000).promised_ms
         (1000, 2000)
@@ -231,8 +230,8 @@ class CompleteBy:
 def due_ms(deadline: Deadline, end_ms: int, *, excused_since: Callable[[int], int | None]) -> int:
     """Returns the deadline of an interval that ends at *end_ms*, epoch ms.
 
-    If it lies in a time in which the SLA is not judged, it counts from the end of that time, as if the interval had
-    ended then. *excused_since* returns this end for an instant in such a time, and None for another instant.
+    If the deadline lies in a time in which the SLA is not judged, it counts from the end of that time, as if the
+    interval had ended then. *excused_since* returns this end for an instant in such a time, and None for any other.
 
     >>> due_ms(Deadline(after_ms=100), 1_000, excused_since=lambda at_ms: 5_000 if at_ms < 5_000 else None)
     5100

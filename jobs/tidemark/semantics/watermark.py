@@ -89,9 +89,9 @@ def combine(partitions: Mapping[str, Progress], *, previous_ms: int | None) -> C
 def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -> CombinedWatermark:
     """Returns the watermark of an operator over its *inputs*, by name.
 
-    The rule is that of `combine` with one exception: an input that is behind *previous_ms*, because it was idle while
-    the others advanced, does not hold the watermark back until it has caught up. Source: Flink, StatusWatermarkValve
-    (FLINK-40475).
+    The rule is the same as in `combine`, with one exception: an input that is behind *previous_ms*, because it was idle
+    while the others advanced, does not hold the watermark back until it has caught up. Source: Flink,
+    StatusWatermarkValve (FLINK-40475).
     """
     aligned: dict[str, Progress] = {}
     for name, one in inputs.items():

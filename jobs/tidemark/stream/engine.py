@@ -433,8 +433,8 @@ class Engine:
     def _recover(self, batch_id: int, executors: Executors | None) -> StreamProgress:
         """Returns the progress after the newest entry of the journal, for a driver whose first batch is *batch_id*.
 
-        The entry is that of the batch before *batch_id*, or of *batch_id* itself. If a driver was killed before it had
-        carried the entry out, that is done first.
+        The entry is about the batch before *batch_id*, or about *batch_id* itself. If a driver was killed before it had
+        carried the entry out, this driver carries it out first.
 
         Raises:
             Contradiction: the journal is ahead of the checkpoint.

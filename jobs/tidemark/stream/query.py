@@ -116,7 +116,7 @@ def check_may_go_on(control: Control, epoch: int) -> None:
 
     Raises:
         QueryEnded: a drain was requested.
-        LeaseLost: *epoch* is not that of the newest driver.
+        LeaseLost: a newer driver than the one of *epoch* has the lease.
     """
     if control.drain_requested():
         log.info("drain requested: ending the query, which Spark reports as an error")

@@ -181,9 +181,9 @@ def _watermarks(working: Iterable[str]) -> Iterator[str]:
 
 
 def _clocks(at_ms: int) -> str:
-    """Returns a SELECT of how far the clock of each host may differ from that of the brokers, ms.
+    """Returns a SELECT of how far the clock of each host may differ from the clock of the brokers, ms.
 
-    It is the largest difference that drivers have measured in the day before *at_ms* (epoch ms).
+    This is the largest difference that drivers have measured in the day before *at_ms* (epoch ms).
     """
     wrong_ms = _row(FactKind.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
     # Intervals exclude their end.

@@ -189,8 +189,8 @@ def _protobuf_parts(
 ) -> Iterable[_Part]:
     """Yields the records of a schema, a part for each message.
 
-    The other arguments are those of `_parts_of_id`. *required_types* are the declared types without that of the field
-    which Kafka's key fills: the schema need not have this one.
+    *required_types* are the declared types of the fields that the schema must have: all but the field that Kafka's key
+    fills. The other arguments are as in `_parts_of_id`.
     """
     time, others, limits = source.time_field, source.other_fields is not None, source.record_limits
     by_message: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}

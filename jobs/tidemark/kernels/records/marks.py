@@ -86,8 +86,8 @@ def _text(value: bytes) -> str | None:
 def with_marks(source: Source, rows: pl.DataFrame, before: InputProgress) -> tuple[pl.DataFrame, Marks]:
     """Turns marks among the *rows* of *source* into keep-alive records.
 
-    Such a record gets the time with which the watermark of its partition becomes that of the mark, or null if the mark
-    is not trusted.
+    The record of a mark gets the time with which its partition's watermark becomes equal to the mark's, or null if the
+    mark is not trusted.
 
     Args:
         source: the source.

@@ -41,7 +41,7 @@ def times_of(records: pl.DataFrame) -> pl.DataFrame:
 def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
     """Returns, by task, n, min_ms, max_ms, sum_ms and negative_n of the latencies at *finished_at_ms* (KIP-613).
 
-    The latency of a result is that of the newest record that it reflects. negative_n counts latencies below 0.
+    A result has the latency of the newest record that it reflects. negative_n counts latencies below 0.
     """
     timestamp, n = pl.col("_newest_ms"), pl.col("n").cast(pl.Int64)
     per_task = (

@@ -78,7 +78,7 @@ A second attempt would find no secrets, because the first one has removed the fi
 first.
 """
 ROOM_FOR_PYTHON = {"spark.driver.memoryOverheadFactor": "1.0", "spark.executor.memoryOverheadFactor": "1.0"}
-"""Memory of a container beside that of its JVM, as a share of the latter.
+"""Memory that a container has beside the memory of its JVM, as a share of the JVM's.
 
 Python has the states there. Managers kill a container that needs more than it asked for.
 """

@@ -34,7 +34,7 @@ class LaunchOptions(argparse.Namespace):
 
 
 def add_launch_options(parser: argparse.ArgumentParser, *, taken_over: str, silence: str = "") -> None:
-    """Adds the options; *taken_over* ends the help of `--take-over`, *silence* that of `--silent-after`."""
+    """Adds the options; *taken_over* ends the help of `--take-over`, *silence* the help of `--silent-after`."""
     parser.add_argument("--launch-id", default="", help="id of the driver in its heartbeat")
     parser.add_argument("--launched-by", default="", help="task or command that starts it, for its heartbeats")
     parser.add_argument(

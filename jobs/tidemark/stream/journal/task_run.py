@@ -20,7 +20,7 @@ class TaskRun:
         hot_key: the most frequent key among the records of the shard.
         hot_share: its share of them.
         skew_ms: what has to be added to the clock of the host to get the driver's clock, or None if that is unknown.
-        skew_error_ms: the largest error of that.
+        skew_error_ms: by how much `skew_ms` may be wrong at most.
     """
 
     operator: str

@@ -293,7 +293,7 @@ class Reader:
         return self._broker.offsets(source, topic.numbers(was.topic_ids))
 
     def from_accepted(self, sources: Iterable[Source], was: StreamProgress, ends: Ends) -> StreamProgress:
-        """Returns the progress *was*, with the accepted offset in place of that of each topic that was recreated.
+        """Returns the progress *was*, in which each topic that was recreated has the accepted offset.
 
         The planned batch is cut into parts from there on. *ends* are the offsets up to which it was planned.
         """

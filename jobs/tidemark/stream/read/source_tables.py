@@ -127,7 +127,7 @@ class SourceTables:
         return False
 
     def refuse_other_columns(self) -> None:
-        """Raises Contradiction if the name of a declared column is that of another column in unread rows.
+        """Raises Contradiction if another column has the name of a declared column in unread rows.
 
         The column was dropped and added anew, or another one has been renamed to its name.
         """

@@ -307,7 +307,7 @@ def rows_of_table(spark: SparkSession, source: Source, warehouse: Path) -> DataF
     """Returns rows appended to the Delta table of *source*, from its oldest version.
 
     A commit that rewrites rows ends the query with an error that names the table and the version. Columns may have been
-    renamed or dropped: source_tables.py refuses that of declared ones.
+    renamed or dropped, except for declared columns: source_tables.py refuses that.
     """
     path = warehouse / (source.delta or "")
     if not is_table(path):

@@ -27,7 +27,7 @@ _WITHOUT: list[dict[str, str]] = []
 def without_speculation(conf: SparkConf) -> Iterator[None]:
     """Prevents speculation of stages submitted until the context ends.
 
-    *conf* is that of the Spark context, not a copy.
+    *conf* must be the object that the Spark context uses, not a copy.
     """
     with _LOCK:
         # A second stream would otherwise read the settings that the first has switched off.

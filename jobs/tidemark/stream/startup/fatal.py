@@ -223,7 +223,7 @@ def count_error(control: Control, sub: SubTopology, error: Exception) -> FailedB
 
 
 def _counted(control: Control, sub: SubTopology, kept: FailedBatch, cause: str | None, record: str = "") -> FailedBatch:
-    """Returns the failures of the newest batch of *sub*, with that of *cause* counted if there was one.
+    """Returns the failures of the newest batch of *sub*, and counts the failure with *cause* if there was one.
 
     Args:
         control: keeps the result.

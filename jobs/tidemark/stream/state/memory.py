@@ -193,7 +193,7 @@ class Memory:
         changes = {f"gone/{table}": keys.unique().rename("key").to_frame() for table, keys in gone.items()}
         for table, kept in self.kept():
             if table in put:
-                # Keys are dropped before rows are put, so rows of dropped keys must not be among the latter.
+                # Keys are dropped before rows are put, so none of the rows that are put may have a dropped key.
                 dropped = gone.get(table, pl.Series(dtype=pl.String)).implode()
                 changes[table] = put[table].select(*kept.schema).filter(~pl.col(kept.key).is_in(dropped))
         return changes | dict(_by_table("versions", moves.versions))
