@@ -33,7 +33,7 @@ SEGMENTS = pl.Schema(
 
 `driver` is the epoch of the stream's driver, and `owner` and `detail` are those of `account.owners`. The instants are
 boot. A wait for the trigger, and looks that found no records, belong to the batch that comes after them. Heartbeats
-carry the segments since the newest journal entry, so that those of a driver that died are known up to its last
+carry the segments since the newest journal entry, so that the work of a driver that died is known up to its last
 heartbeat.
 """
 TASKS = pl.Schema(

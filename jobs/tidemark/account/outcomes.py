@@ -272,7 +272,7 @@ class OutcomesOf:
     def _filter(self) -> tuple[str, str]:
         """Returns whose fault it is that records were filtered out, as owner and detail.
 
-        It is the operator, or the topic of the table that it joins, if that table never had a row.
+        The owner is the operator, or, if it joins a table that never had a row, the topic of this table.
         """
         joined = self._operator.joined_table
         if joined is not None and not self._counts.has_ever_read(joined):

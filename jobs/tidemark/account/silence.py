@@ -97,8 +97,8 @@ class _Silence:
     def _is_on_the_way(self) -> bool:
         """Whether the operator is in the middle of its topology and has given results to the operators after it.
 
-        It has no table, so no row tells how new these results were. A source is never in the middle here, since its
-        watermark is judged.
+        Such an operator has no table, so no row tells how new these results were. A source is never in the middle here,
+        since its watermark is judged.
         """
         if self._measure is WATERMARK_LAG or self.operator in self.known.tables.topology.terminals:
             return False

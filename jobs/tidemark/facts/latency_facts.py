@@ -82,7 +82,7 @@ class LatencyFacts:
     def _files(self, are_read: pl.Expr) -> pl.DataFrame:
         """Returns the files for which the condition *are_read* is true.
 
-        It is null for a file without statistics in the log. Such a file is read, too.
+        A file for which it is null has no statistics in the log, and is read, too.
         """
         return self.files.filter(are_read.fill_null(value=True))
 

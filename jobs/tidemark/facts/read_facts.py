@@ -39,7 +39,7 @@ class ReadFacts:
     def _of_partition(self, source: str, partition: int) -> pl.DataFrame:
         """Returns the reads of one partition, with the number of quarantined records, `bad`.
 
-        They go back at least to the last LATELY batches with records of it, and to its last usable record.
+        The reads go back at least to the last LATELY batches with records of the partition, and to its last usable one.
         """
 
         def read(first: int) -> pl.DataFrame:
@@ -82,7 +82,7 @@ class ReadFacts:
     def last_read_ms(self, partitions: Set[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Returns when a record of each partition was last read, epoch ms, by source and number.
 
-        All of *partitions* are among them, except those of which no record was ever read.
+        The result has at least the *partitions* of which a record was ever read.
         """
 
         def read(first: int) -> pl.DataFrame:

@@ -67,8 +67,8 @@ def newest_version(path: Path) -> int:
 def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> CommittedVersion | NoVersion:
     """Returns the first commit of the table *name* that has the rows of a batch, or why none can be named.
 
-    It is the first commit whose transaction is that batch or a later one: a merge takes several batches at once, and
-    its transaction is the newest of them. A binary search reads few commits of the log.
+    The commit has the transaction of that batch or of a later one: a merge takes several batches at once, and its
+    transaction is the newest of them. A binary search reads few commits of the log.
     """
     opened, table, stream = evidence.table(name), evidence.home / name, evidence.stream
     app_id = f"{stream.topology.name}/{stream.sub.name}/{name}"

@@ -45,7 +45,7 @@ RESERVED = frozenset(
 def operator_form() -> TableForm:
     """Returns the table of an operator.
 
-    It is made when it is needed first: modules with kinds of other packages import others that import this one.
+    The table is made when it is first needed: modules with kinds of other packages import modules that import this one.
     """
     return TableForm(keys=(KIND, SUB_TOPOLOGY), kinds=tuple(kind.table_kind() for kind in KINDS.values()))
 

@@ -31,14 +31,14 @@ class LatencyState(StrEnum):
     """How an operator's latency came about, or why it has none."""
 
     INPUT = "input"
-    """It reads from outside: its latency is 0 by definition."""
+    """The operator reads from outside: its latency is 0 by definition."""
     MEASURED = "measured"
     NO_WINDOW_YET = "no_window_yet"
-    """It has not finished the window, so it has no latency."""
+    """The operator has not finished the window, so it has no latency."""
     UPSTREAM_MISSING = "upstream_missing"
     """An upstream has no EWT: the latency is an upper bound.
 
-    It is measured against the other upstreams; there is none when all are missing.
+    The latency is measured against the other upstreams. Without any upstream that has an EWT there is no latency.
     """
     ESTIMATED = "estimated"
     """Behind, and no upstream has an EWT: windows behind × window length."""
@@ -48,10 +48,7 @@ class LatencyState(StrEnum):
     In Apex, whose windows take as long by the clock as they are, that is windows behind × window length.
     """
     CLAMPED_NEGATIVE = "clamped_negative"
-    """It finished before an upstream: latency 0, and evidence of skew.
-
-    The clocks of two hosts can say so.
-    """
+    """The operator finished before an upstream, by the clocks of their hosts: latency 0, and evidence of skew."""
 
 
 FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"

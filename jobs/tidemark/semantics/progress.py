@@ -22,8 +22,8 @@ WATCHED_FILES = 500
 class WriterPosition(NamedTuple):
     """How far the records of a writer that numbers what it sends (header `tidemark-id`) were read.
 
-    `epoch` is the highest epoch that was seen of the writer. `batch` and `sequence` are those of its last record in
-    order: a record that does not come after them is a repeat.
+    `epoch` is the highest epoch that was seen of the writer. `batch` and `sequence` are the numbers of its last
+    record in order: a record that does not come after them is a repeat.
     """
 
     epoch: int

@@ -40,10 +40,7 @@ class Verdict(StrEnum):
     WARN = "warn"
     ERROR = "error"
     AHEAD_OF_CLOCK = "ahead_of_clock"
-    """The event lies ahead of the clock: a producer's clock is wrong.
-
-    It is ahead by more than the clock's error.
-    """
+    """The event lies ahead of the clock by more than the clock's error: a producer's clock is wrong."""
     NEVER_LOADED = "never_loaded"
     UNKNOWN = "unknown"
 

@@ -103,7 +103,7 @@ def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
             TopologyChange(name=name, after=reached, line=of_returning.format(name), read_by=stream_of.sub.behind(name))
             for name in found.returning
         )
-    # The next start compares the file with these meanings, so those of a stream that is not sound stay.
+    # The next start compares the file with these meanings, so a stream that is not sound keeps its old ones.
     control.keep_meanings(meanings(stream_of.sub))
     for change in follow(control, stream_of.sub, reached, check_lease):
         log.warning("%s", change.line)

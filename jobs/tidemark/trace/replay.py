@@ -39,7 +39,7 @@ def replayed(
 ) -> tuple[pl.DataFrame, Mapping[str, int]]:
     """Returns the output of *operator* after the records at *places* alone.
 
-    They come in one batch, without earlier state. Also returns how many of each source could not be read again.
+    The records come in one batch, without earlier state. Also returns, by source, how many could not be read again.
     """
     topology = tracer.topology
     steps = Steps(topology, Reference(tracer.layout.warehouse), schemas=tracer.steps.schemas)

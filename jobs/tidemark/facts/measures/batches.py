@@ -61,7 +61,7 @@ class KnownBatches:
     def outcomes(self, topology: Topology) -> str:
         """Returns a SELECT of the rows of `operator_batches` that count updates in these batches.
 
-        Those of a sub-topology of *topology* without batches are read from the beginning.
+        For a sub-topology of *topology* without batches here, rows are read from the beginning.
         """
         first = {sub.name: 0 for sub in topology.sub_topologies} | dict(self.first)
         # A row that is only about tasks, or a skip rate, counts no updates.

@@ -92,7 +92,7 @@ class Aggregation:
         return results.select(pl.coalesce(problems)).to_series()
 
     def refusals(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.Series:
-        """Returns why each of *states* cannot be added to those of its key before it, or null where it can.
+        """Returns why each of *states* cannot be added to the states of its key before it, or null where it can.
 
         The states are added one after the other to the *earlier* states of their keys. A state with which the result
         would not fit its type is skipped, and the states after it are added to the sum without it.

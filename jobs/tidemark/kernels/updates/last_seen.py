@@ -1,7 +1,7 @@
 """Tracks when each key of a current-rows sink was last asserted.
 
 An update asserts its key, whether it is sent on or suppressed. A deletion ends the history of its key: neither
-assertions before it nor those of the row that it deletes count.
+assertions before it nor assertions of the row that it deletes count.
 """
 
 from __future__ import annotations

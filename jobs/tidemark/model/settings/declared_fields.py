@@ -60,7 +60,7 @@ def outermost(paths: Iterable[str]) -> set[str]:
 
 
 def whole_fields(paths: Iterable[str]) -> set[str]:
-    """Returns the fields of a record that *paths* name whole, without those of which they name an inner field alone.
+    """Returns the fields of a record that *paths* name whole. A path to an inner field does not name its outer field.
 
     >>> sorted(whole_fields(["id", "data.occurredAt", "`a.b`"]))
     ['a.b', 'id']

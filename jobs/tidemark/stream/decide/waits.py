@@ -263,8 +263,7 @@ class BatchWaits:
     ) -> dict[str, pl.DataFrame]:
         """Counts the results that *batch* makes visible, by operator, with the columns RESULTS.
 
-        *reads* are those of all sources, *runs* those of all operators. Repeated results were visible before, and are
-        not counted.
+        *reads* are by source, *runs* by operator. Repeated results were visible before, and are not counted.
         """
         counted: dict[str, pl.DataFrame] = {}
         for name in sorted(self._outlets & runs.keys() if reads else ()):

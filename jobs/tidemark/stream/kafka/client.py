@@ -300,7 +300,7 @@ class KafkaBroker:
         """Asks for an offset of each of *partitions*.
 
         Kafka's latest offset is the one after the newest record. If *committed*, and unless uncommitted records are
-        read, it is the last stable offset instead, which is that of the first record of an open transaction.
+        read, it is the last stable offset instead: the offset of the first record of an open transaction.
         """
         # A pattern may match no topic yet, and Kafka's client refuses to ask for nothing.
         if not partitions:

@@ -167,7 +167,7 @@ class Shards:
     def _forget(self, epoch: int) -> None:
         """Removes the rows of earlier batches, and the joined tables that earlier drivers left.
 
-        Those batches are finished once another is to be decided.
+        Earlier batches are finished once another is to be decided.
         """
         # The folders are named by the epochs of drivers.
         for folder in (self._stream.control / ROWS).glob("*"):

@@ -37,9 +37,9 @@ class ReadJournal:
 
     Attributes:
         newest: the newest decided batch, or None if there is none.
-        entries: the newest entry, and those of which tables or states may lack something, by batch. They have only
-            rows that are in files.
-        facts: the two newest files of facts, and those that tables may lack, by batch.
+        entries: the newest entry, and all entries from which tables or states may lack something, by batch. An entry
+            has only the rows that are in files.
+        facts: the two newest files of facts, and all files that tables may lack, by batch.
         damaged: an error for each file that is damaged or missing.
     """
 

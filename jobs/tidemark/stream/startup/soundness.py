@@ -58,7 +58,7 @@ class Fault(StrEnum):
     DATA_UNREADABLE = "data_unreadable"
     """A data file of a table is missing, or not the one that its log has.
 
-    Only `tidemark doctor` looks for such files. With `--deep` it also finds those of the right size.
+    Only `tidemark doctor` looks for such files. With `--deep` it also finds wrong files of the right size.
     """
     TABLE_RESTORED = "table_restored"
     """A table shows an older version than the newest that was written."""

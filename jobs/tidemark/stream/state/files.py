@@ -103,7 +103,7 @@ class StateFiles:
         # The runs are read again if their list has changed, or if *memory* is older than they are, or newer than
         # *newest*.
         if (self.runs.batch_id, self.runs.runs) != (runs.batch_id, runs.runs) or not runs.batch_id <= since <= newest:
-            if since > newest:  # the marks of hidden rows in the opened runs are those of a later batch
+            if since > newest:  # the marks of hidden rows in the opened runs come from a later batch
                 self._opened = {}
             self._open(memory, runs)
             since = runs.batch_id

@@ -97,13 +97,13 @@ class Emitter:
     def keep(self, states: pl.DataFrame, gone: pl.Series, moves: Moves, moment: Moment) -> None:
         """Adds the new *states* to *moves*, without deciding anything.
 
-        The states of keys *gone* are dropped, and those of windows that are over after the batch of *moment*.
+        The states of keys *gone* are dropped, and the states of windows that are over after the batch of *moment*.
         """
         moves.states[self.name] = states
         moves.dropped[self.name] = pl.concat([gone, self._forgotten(states, moment)["_key"]])
 
     def hold(self, newest: pl.DataFrame, updates: int, gone: pl.Series, moves: Moves, moment: Moment) -> EmissionResult:
-        """Holds the updates of the batch, and sends on those of this and earlier batches that are due.
+        """Holds the updates of the batch, and sends on the updates of this and earlier batches that are due.
 
         Args:
             newest: the states that the batch changed.

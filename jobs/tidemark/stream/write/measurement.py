@@ -79,7 +79,7 @@ class Measurer:
     def facts(self, entry: Entry, clocks: Mapping[str, Clocks], *, finished_at_ms: int) -> dict[str, pa.Table]:
         """Returns the rows of each table of facts that gets some.
 
-        *clocks* are those of each operator. *finished_at_ms* is when the batch was committed (epoch ms UTC).
+        *clocks* has the clocks of each operator. *finished_at_ms* is when the batch was committed (epoch ms UTC).
         """
         notes = entry.notes.decision
         latencies, minutes = self._latencies(entry, clocks)
