@@ -53,6 +53,7 @@ GUIDES: Mapping[str, tuple[str, str]] = {
     "readings": ("airflow/test_first_topology.py", "first-topology.md"),
     "shop": ("delta/test_recorded_queries.py", "shop"),
     "s3a://bucket/warehouse": ("objectstore/test_engine.py", "s3"),
+    "s3://lake/silver": ("delta/test_watch_ages.py", '"--warehouse", "warehouse", *words'),
 }
 """By a topology or warehouse that is not here, a file of tests with such a one."""
 ENDS_WITH_1 = {

@@ -319,7 +319,8 @@ def test_the_reason_of_a_driver_is_one_line_of_why(tmp_path: Path, terminal: Ter
     said, usual = (terminal(tmp_path / name, "why", "many") for name in ("hostile", "harmless"))
     assert_inert(said)
     assert len(said.splitlines()) == len(TEXTS)
-    assert plain(said) == plain(usual)
+    # Remedies name the state folder.
+    assert plain(said.replace(str(tmp_path / "hostile"), "")) == plain(usual.replace(str(tmp_path / "harmless"), ""))
     told = json.loads(terminal(tmp_path / "hostile", "why", "many", "--format", "json"))
     assert [row["seen"] for row in told] == [f"the driver of s{n} failed: {text}" for n, text in enumerate(TEXTS)]
 

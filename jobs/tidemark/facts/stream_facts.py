@@ -55,6 +55,10 @@ class NewestWatermark:
     unread: int | None = None
 
 
+ACTIVITIES = {word.value: word for word in Activity}
+"""By their words in tables; programs of others may have written other words."""
+
+
 class StreamFacts:
     """All facts of a stream as of an instant.
 
@@ -98,8 +102,7 @@ class StreamFacts:
         """
         watermarks: dict[tuple[str | None, int | None], NewestWatermark] = {}
         for source, partition, watermark_ms, newest_ms, word, *others in self._newest_marks().iter_rows():
-            activity = Activity(word) if word else None
-            watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, *others)
+            watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, ACTIVITIES.get(word), *others)
         return watermarks
 
     def _newest_marks(self) -> pl.DataFrame:
