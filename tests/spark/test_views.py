@@ -285,7 +285,8 @@ def test_an_incident_is_one_row_with_its_worst_text(ask):
               resolved_at, worst_verdict, culprit, message FROM incident_history WHERE sla = 's'"""
     times = (TEN, TEN + 1, TEN + 2, TEN + 3, "Ann", TEN + 4)
     assert ask(text) == [
-        ("s-1", "resolved", "info", *times, "error", "b", "late"),
+        # The newest check that found it broken names no culprit, and no longer that of its worst change.
+        ("s-1", "resolved", "info", *times, "error", None, "late"),
         ("s-2", "open", None, TEN, TEN + 9, None, None, None, None, "never_loaded", None, None),
     ]
 
