@@ -311,7 +311,7 @@ def test_why_prints_a_line_or_an_object_per_finding(home: Path) -> None:
     none = "has never run: there is no heartbeat and no batch"
     dag = "tidemark_flights_streams"
     in_airflow = f"(in another Airflow `airflow dags unpause {dag} && airflow dags trigger {dag}`)"
-    # A person types it as it stands, and a program knows which place it has asked about.
+    # People type the commands as they are printed. A program that reads JSON knows itself which folder it named.
     typed, begin = f"`tidemark --home {home} up flights` {in_airflow}", f"`tidemark up flights` {in_airflow}"
     line = (
         f"never_started: flight_board: status {none}; start the driver of status: {typed}\n"

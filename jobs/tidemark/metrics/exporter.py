@@ -79,7 +79,7 @@ class Exporter(Collector):
         return some
 
     def samples(self) -> list[Sample]:
-        """Returns the samples of all topologies, at most MOST_SERIES series of each."""
+        """Returns the samples of all topologies. A topology has at most MOST_SERIES series."""
         with self._lock:
             now_ms = self._clock()
             return [sample for topology in self._topologies() for sample in self._of(topology, now_ms)]

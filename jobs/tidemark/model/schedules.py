@@ -24,7 +24,7 @@ def cores_taken(topologies: Collection[Topology]) -> float:
 
 
 def too_many(topologies: Collection[Topology], cores: int) -> str | None:
-    """Returns a warning with the remedy if the schedules of *topologies* take too much of *cores*, or None."""
+    """Returns a warning with its remedy if checks and reports of *topologies* need too many of *cores*, or None."""
     cores_needed, most = cores_taken(topologies), cores * SHARE
     if cores_needed <= most:
         return None

@@ -32,7 +32,7 @@ _TROUBLES = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT,
 _CANNOT = re.compile(r"cannot write: (.+), since (\S+)")
 _COULD_NOT = re.compile(r"could not write from (\S+) until (\S+): .+")
 BEFORE = "a driver before this one "
-"""Opening of what a driver repeats of one that ended before its work was done."""
+"""How a message begins that a driver repeats, because the driver before it ended with its work undone."""
 
 
 class Work(StrEnum):

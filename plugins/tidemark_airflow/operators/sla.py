@@ -145,7 +145,7 @@ class JudgeSuites(TopologyJob):
 
 
 def asked_checks(context: Context) -> list[str | None]:
-    """Returns the runs of the checks that asked for this run, or None for a check whose run is not known any more."""
+    """Returns the run of each check that asked for this run; None for a check whose run nobody knows any more."""
     events = context.get("triggering_asset_events") or {}
     return [event.extra.get("payload", {}).get("run_id") for of_asset in events.values() for event in of_asset]
 
@@ -320,7 +320,9 @@ def notify(
 
 
 def _waiting_dags(alert: Alert, layout: Layout, dags_of: Callable[[str, str], Collection[str]]) -> list[str]:
-    """Returns the DAGs that wait for the late streams of *alert*: that of the cause, and writers of affected tables.
+    """Returns the DAGs that wait for the streams that are late by *alert*.
+
+    These are the stream that the cause names, and the streams that write the affected tables.
 
     *dags_of* returns the DAGs of a stream, by its topology and name.
     """
