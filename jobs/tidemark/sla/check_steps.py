@@ -168,26 +168,21 @@ def measure(
     at_ms = time.at_ms
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = answers_over(layout.warehouse, topology.name, only=judged.readable, given=paths)
-    if topology.is_watch:
-        return Measured(
-            layout=layout,
-            topology=topology,
-            specs=specs,
-            time=time,
-            tables=tables,
-            judged=judged,
-            facts=[],
-            accounts=[],
-            groups={},
-            watched=read_watched(topology, specs, at_ms=at_ms),
-        )
-    return Measured(
+    nothing = Measured(
         layout=layout,
         topology=topology,
         specs=specs,
         time=time,
         tables=tables,
         judged=judged,
+        facts=[],
+        accounts=[],
+        groups={},
+    )
+    if topology.is_watch:
+        return replace(nothing, watched=read_watched(topology, specs, at_ms=at_ms))
+    return replace(
+        nothing,
         facts=_facts(layout, topology, specs, tables, judged.readable, at_ms=at_ms),
         accounts=_accounts(layout, topology, specs, tables, time) if with_accounts else [],
         groups=groups_seen(tables, topology, specs, at_ms=at_ms),

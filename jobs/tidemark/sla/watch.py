@@ -26,8 +26,9 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -163,6 +164,11 @@ class _Counted:
     news: News
     by_contract: Sequence[ContractCounts]
 
+    @cached_property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """A row of `expectation_results` for each table and expectation."""
+        return verdicts_by_limits(self.by_contract, at_ms=self.at_ms)
+
     @property
     def unreadable(self) -> frozenset[Path]:
         """The tables that cannot be read."""
@@ -292,8 +298,7 @@ class SlaWatch:
         stored, counted = stored_expectations(self._layout, self._promised.topology), self._counted
         if counted is None or counted.at_ms <= at_ms - CONTRACTS_OVER_MS:
             return _standing_by_suites(stored)
-        found = verdicts_by_limits(counted.by_contract, at_ms=counted.at_ms)
-        return standing_contracts(found, counted.by_contract, stored, at_ms=at_ms)
+        return standing_contracts(counted.verdicts, counted.by_contract, stored, at_ms=at_ms)
 
     def _check(self) -> Found:
         """Makes a check, and returns it with the reasons why Airflow has to run."""
@@ -347,9 +352,8 @@ class SlaWatch:
         """Returns True if suites have not found yet what the newest count found broken."""
         if self._counted is None:
             return False
-        counted = verdicts_by_limits(self._counted.by_contract, at_ms=self._counted.at_ms)
         by_suites = _standing_by_suites(stored_expectations(self._layout, self._promised.topology))
-        return not _broken_parts(counted) <= _broken_parts(by_suites)
+        return not _broken_parts(self._counted.verdicts) <= _broken_parts(by_suites)
 
     def _has_pending(self) -> bool:
         """Returns True if a channel has something to deliver."""

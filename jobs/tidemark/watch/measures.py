@@ -83,12 +83,13 @@ def seen(history: History, until_ms: int | None = None) -> SeenTable:
     known = [commit for commit in history.commits if until_ms is None or commit.at_ms <= until_ms]
     first = history.commits[0] if history.commits else None
     is_whole = first is not None and first.version == 0
+    began_ms = first.at_ms if first else None
     return SeenTable(
         chosen=history.chosen,
         newest=None if history.chosen.column is None else _newest(history, until_ms),
         commits=[commit for commit in known if commit.change is not Change.NONE],
-        since_ms=None if is_whole else _known_since_ms(history),
-        began_ms=first.at_ms if first else None,
+        since_ms=None if is_whole else began_ms,
+        began_ms=began_ms,
     )
 
 
@@ -99,10 +100,6 @@ def _newest(history: History, until_ms: int | None) -> Span | None:
     if first_later is None:
         return history.newest
     return first_later.newest_before if first_later.version > history.base_version else UNKNOWN
-
-
-def _known_since_ms(history: History) -> int | None:
-    return history.commits[0].at_ms if history.commits else None
 
 
 def staleness(table: SeenTable, counted: Counted) -> Measurement:

@@ -50,10 +50,14 @@ def _compared(suite: str, counts: Mapping[str, int]) -> Iterator[Row]:
 
 @cache
 def _expectations(suite: str) -> list[dict[str, Any]]:
-    expectations: list[dict[str, Any]] = json.loads((SUITES / f"{suite}.json").read_text(encoding="utf-8"))[
-        "expectations"
-    ]
+    expectations: list[dict[str, Any]] = read_suite(suite)["expectations"]
     return expectations
+
+
+def read_suite(name: str) -> dict[str, Any]:
+    """Returns the suite *name* as great-expectations stores suites."""
+    content: dict[str, Any] = json.loads((SUITES / f"{name}.json").read_text(encoding="utf-8"))
+    return content
 
 
 def verdict_on(table: ContractCounts, found: Row, *, at_ms: int) -> Row:
