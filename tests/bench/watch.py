@@ -23,7 +23,7 @@ from tidemark.watch.commits import History
 from tidemark.watch.kept import KeptHistories
 from tidemark.watch.reading import watched
 from tidemark.watch.rules import table_age
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 
 TABLES, COMMITS = int(os.environ.get("TABLES", "500")), 100
 FILES = int(os.environ.get("FILES", "200_000"))
@@ -104,7 +104,7 @@ def _parse(place: Path) -> None:
 
 
 def _sweep(place: Path, kept: Path) -> None:
-    found = watched([place], Asked(), NOW - 86_400_000, KeptHistories(kept))
+    found = watched([place], TimeColumnRequest(), NOW - 86_400_000, KeptHistories(kept))
     if not found or not all(isinstance(each, History) for each in found):
         msg = f"all tables should be readable, got {found[:1]}"
         raise AssertionError(msg)

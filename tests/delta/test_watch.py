@@ -28,16 +28,18 @@ from tidemark.semantics.sla import Verdict
 from tidemark.watch.commits import Change, Clock, Span, Unreadable
 from tidemark.watch.reading import LEAST, find_tables, read_history
 from tidemark.watch.rules import TableAge, table_age
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 
 TEN = datetime(2014, 11, 30, 10, tzinfo=UTC)  # so that delta-rs's commits are later, whenever the tests run
 TEN_MS, HOUR = 1_417_341_600_000, 3_600_000
 NOON_MS = TEN_MS + 2 * HOUR
-BERLIN = Asked(zone=ZoneInfo("Europe/Berlin"))
+BERLIN = TimeColumnRequest(zone=ZoneInfo("Europe/Berlin"))
 
 
-def look(path: Path, *names: str, asked: Asked | None = None, now_ms: int = NOON_MS, limit_ms: int = HOUR) -> TableAge:
-    history = read_history(path, asked or Asked(names), 0)
+def look(
+    path: Path, *names: str, asked: TimeColumnRequest | None = None, now_ms: int = NOON_MS, limit_ms: int = HOUR
+) -> TableAge:
+    history = read_history(path, asked or TimeColumnRequest(names), 0)
     assert not isinstance(history, Unreadable), history
     return table_age(history, now_ms=now_ms, since_ms=0, limit_ms=limit_ms)
 
@@ -309,7 +311,7 @@ def test_of_a_long_log_the_newest_commits_are_read_and_one_checkpoint(
     path = commits(tmp_path / "t", newest, *later)
     for version in checkpoints:
         DeltaTable(str(path), version=version).create_checkpoint()
-    history = read_history(path, Asked(), since_ms)
+    history = read_history(path, TimeColumnRequest(), since_ms)
     assert not isinstance(history, Unreadable)
     assert (history.base_version, [commit.version for commit in history.commits]) == (
         base_version,
@@ -317,7 +319,7 @@ def test_of_a_long_log_the_newest_commits_are_read_and_one_checkpoint(
     )
     assert look(path).age == Span(HOUR + 59_999, HOUR + 60_000)
     (path / "_delta_log" / f"{120:020d}.json").unlink()
-    damaged = read_history(path, Asked(), NOON_MS)
+    damaged = read_history(path, TimeColumnRequest(), NOON_MS)
     assert isinstance(damaged, Unreadable)
     assert damaged.found == "it is missing, and no checkpoint has what it did"
     assert damaged.file.endswith(f"{120:020d}.json")
@@ -379,7 +381,7 @@ def test_a_v2_checkpoint_has_its_files_in_sidecars(tmp_path: Path, as_json: bool
     table = look(path)
     assert (table.version, table.column, table.age) == (3, "ts", Span(HOUR // 2 - 1, HOUR // 2))
     (log / "_sidecars" / sidecar).unlink()
-    damaged = read_history(path, Asked(), 0)
+    damaged = read_history(path, TimeColumnRequest(), 0)
     assert isinstance(damaged, Unreadable)
     assert (damaged.file, damaged.found) == (
         str(log / "_sidecars" / sidecar),
@@ -394,7 +396,7 @@ def test_a_checkpoint_in_parts_counts_if_all_are_there(tmp_path: Path) -> None:
     write_checkpoint(parts[1], [add("a", "10:00:00", "12:30:00")])
     assert look(path).age == Span(HOUR // 2 - 1, HOUR // 2)
     parts[1].unlink()
-    damaged = read_history(path, Asked(), 0)
+    damaged = read_history(path, TimeColumnRequest(), 0)
     assert isinstance(damaged, Unreadable)
     assert (damaged.file, damaged.found) == (str(path / "_delta_log"), "it has neither a commit nor a checkpoint")
 
@@ -404,7 +406,7 @@ def test_a_table_whose_commits_a_catalog_accepts_is_refused(tmp_path: Path) -> N
     log = str(path / "_delta_log")
     found = "it requires catalogManaged: a catalog may have commits that are not in the log yet"
     refused = Unreadable(path, log, found, "ask the catalog for its newest commits")
-    assert read_history(path, Asked(), 0) == refused
+    assert read_history(path, TimeColumnRequest(), 0) == refused
 
 
 def test_a_checkpoint_may_have_statistics_as_columns_alone(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tidemark.model.topology import Topology
 from tidemark.watch.ages import record_ages
 from tidemark.watch.commits import History
 from tidemark.watch.reading import watched
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 
 TEN = datetime(2014, 11, 30, 10, tzinfo=UTC)
 TEN_MS, MINUTE = 1_417_341_600_000, 60_000
@@ -76,7 +76,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def record(layout: Layout, *places: Path, now_ms: int = NOW) -> None:
-    histories = watched(places, Asked(), 0)
+    histories = watched(places, TimeColumnRequest(), 0)
     record_ages(layout, [each for each in histories if isinstance(each, History)], now_ms)
 
 

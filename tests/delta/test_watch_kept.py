@@ -18,7 +18,7 @@ from tidemark.watch import kept as kept_module
 from tidemark.watch.commits import History, Unreadable
 from tidemark.watch.kept import KeptHistories
 from tidemark.watch.reading import watched
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 
 TEN = datetime(2014, 11, 30, 10, tzinfo=UTC)
 
@@ -40,15 +40,15 @@ def kept(tmp_path: Path) -> KeptHistories:
     return KeptHistories(tmp_path / "kept")
 
 
-def anew(path: Path, asked: Asked | None = None, since_ms: int = 0) -> History:
+def anew(path: Path, asked: TimeColumnRequest | None = None, since_ms: int = 0) -> History:
     """What a run says that keeps nothing."""
-    (history,) = watched([path], asked or Asked(), since_ms)
+    (history,) = watched([path], asked or TimeColumnRequest(), since_ms)
     assert isinstance(history, History), history
     return history
 
 
-def again(path: Path, kept: KeptHistories, asked: Asked | None = None, since_ms: int = 0) -> History:
-    (history,) = watched([path], asked or Asked(), since_ms, kept)
+def again(path: Path, kept: KeptHistories, asked: TimeColumnRequest | None = None, since_ms: int = 0) -> History:
+    (history,) = watched([path], asked or TimeColumnRequest(), since_ms, kept)
     assert isinstance(history, History), history
     return history
 
@@ -120,13 +120,13 @@ def test_after_clean_up_to_a_checkpoint_the_log_is_read_again(path: Path, kept: 
     assert (cleaned.commits, newest_minute(cleaned)) == ((), 20)
     # A checkpoint tells one log from another as well as a commit does.
     checkpoint = commit_file(path, 1).with_suffix(".checkpoint.parquet")
-    before = kept.of(path, Asked())
+    before = kept.of(path, TimeColumnRequest())
     assert before is not None
     assert before.newest_file.name == checkpoint.name
     commit_file(path, 2).write_bytes(written)
     assert [commit.version for commit in again(path, kept).commits] == [2]
     checkpoint.unlink()
-    (damaged,) = watched([path], Asked(), 0)
+    (damaged,) = watched([path], TimeColumnRequest(), 0)
     assert isinstance(damaged, Unreadable)
     assert [commit.version for commit in again(path, kept).commits] == [2]
 
@@ -155,7 +155,7 @@ def test_a_commit_that_is_missing_is_told_as_without_what_was_kept(path: Path, k
     again(path, kept)
     append(append(path, 30), 40)
     commit_file(path, 2).unlink()
-    (damaged,) = watched([path], Asked(), 0, kept)
+    (damaged,) = watched([path], TimeColumnRequest(), 0, kept)
     assert isinstance(damaged, Unreadable)
     assert damaged.found == "it is missing, and no checkpoint has what it did"
 
@@ -190,8 +190,8 @@ def test_each_column_and_zone_has_a_history_of_its_own(path: Path, kept: KeptHis
     # With a second column of times, none is chosen.
     assert again(path, kept) == anew(path)
     assert again(path, kept).chosen.column is None
-    assert newest_minute(again(path, kept, Asked(("at",)))) == 20
-    assert newest_minute(again(path, kept, Asked(("sold",)))) == -60
+    assert newest_minute(again(path, kept, TimeColumnRequest(("at",)))) == 20
+    assert newest_minute(again(path, kept, TimeColumnRequest(("sold",)))) == -60
 
 
 def test_a_longer_interval_is_read_from_the_log(tmp_path: Path, kept: KeptHistories) -> None:
@@ -210,7 +210,7 @@ def test_a_longer_interval_is_read_from_the_log(tmp_path: Path, kept: KeptHistor
 
 def test_processes_that_read_a_table_at_once_agree(path: Path, kept: KeptHistories, tmp_path: Path) -> None:
     def read(_: int) -> bool:
-        return isinstance(watched([path], Asked(), 0, KeptHistories(tmp_path / "kept"))[0], History)
+        return isinstance(watched([path], TimeColumnRequest(), 0, KeptHistories(tmp_path / "kept"))[0], History)
 
     with ThreadPoolExecutor(4) as threads:
         reads = threads.map(read, range(40))

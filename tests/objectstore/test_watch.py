@@ -15,7 +15,7 @@ from tidemark.watch.commits import History, Unreadable
 from tidemark.watch.kept import KeptHistories
 from tidemark.watch.reading import find_tables, watched
 from tidemark.watch.rules import table_age
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 
 
 def test_tables_are_found_and_read_in_a_store(warehouse: Path, server_log: Path) -> None:
@@ -29,7 +29,7 @@ def test_tables_are_found_and_read_in_a_store(warehouse: Path, server_log: Path)
     assert [*find_tables(warehouse)] == [by_day, orders]
     requests = Requests(server_log, warehouse)
     requests.since_last()
-    found = watched([warehouse], Asked(), 0)
+    found = watched([warehouse], TimeColumnRequest(), 0)
     counted = requests.since_last()
     # Each commit is a request. Each of five folders is looked at for a log; then three are listed, and two logs.
     assert counted == {GET: 4, LIST: 10}
@@ -39,7 +39,7 @@ def test_tables_are_found_and_read_in_a_store(warehouse: Path, server_log: Path)
         age = table_age(history, now_ms=newest_ms + 10, since_ms=0, limit_ms=None).age
         assert age == (9, 10)
     (by_day / "_delta_log" / f"{0:020d}.json").unlink()
-    (of_checkpoint,) = watched([by_day], Asked(), 0)
+    (of_checkpoint,) = watched([by_day], TimeColumnRequest(), 0)
     assert not isinstance(of_checkpoint, Unreadable)
     assert (of_checkpoint.commits, of_checkpoint.newest) == ((), (newest_ms, newest_ms + 1))
 
@@ -50,7 +50,7 @@ def test_an_unchanged_table_is_one_request(warehouse: Path, server_log: Path, tm
 
     def swept(place: Path) -> tuple[list[History | Unreadable], Counter[str]]:
         requests.since_last()
-        return watched([place], Asked(), 0, kept), requests.since_last()
+        return watched([place], TimeColumnRequest(), 0, kept), requests.since_last()
 
     for _ in range(3):
         write_deltalake(str(orders), rows, mode="append")
@@ -59,7 +59,7 @@ def test_an_unchanged_table_is_one_request(warehouse: Path, server_log: Path, tm
     # A new commit is another one.
     write_deltalake(str(orders), rows, mode="append")
     later, counted = swept(orders)
-    assert (counted, later) == ({LIST: 1, GET: 1}, watched([orders], Asked(), 0))
+    assert (counted, later) == ({LIST: 1, GET: 1}, watched([orders], TimeColumnRequest(), 0))
     assert swept(orders) == (later, {LIST: 1})
     # To find tables below a folder, it is looked at for a log, and listed.
     folder = warehouse / "silver"
@@ -69,7 +69,7 @@ def test_an_unchanged_table_is_one_request(warehouse: Path, server_log: Path, tm
     for _ in range(4):
         write_deltalake(str(orders), rows, mode="append")
     other, _ = swept(folder)
-    assert other == watched([orders], Asked(), 0) != later
+    assert other == watched([orders], TimeColumnRequest(), 0) != later
     log = orders / "_delta_log"
     commit = (log / f"{3:020d}.json").read_bytes()
     (log / f"{3:020d}.json").unlink()

@@ -455,7 +455,7 @@ class Driver:
                     self._broker,
                     thread_id="t",
                     epoch=self.epoch,
-                    slow_ms=Asked(topology.operators, self),
+                    slow_ms=WorkOnRequest(topology.operators, self),
                     fence=Fence(self._at_write, self._until_written, self._reached, lambda: host.wall_ms(self.now_ms)),
                     host=measurement.Host(host.name, lambda: host.skew(self.now_ms)),
                     queued=lambda since_ms: self._queued,
@@ -503,7 +503,7 @@ class Driver:
         self.spend("target", topic, self.world.costs.write)
 
 
-class Asked(dict[str, int]):
+class WorkOnRequest(dict[str, int]):
     """The engine's `slow_ms`: each operator but sources works as long as its driver says."""
 
     def __init__(self, operators: Iterable[str], driver: Driver) -> None:

@@ -24,7 +24,7 @@ from tidemark.watch.commits import (
     Writer,
 )
 from tidemark.watch.rules import BY_COMMIT, BY_EVENT_TIME, TableAge, change_of, latency_of, past_commits, table_age
-from tidemark.watch.statistics import Asked, choose_column, file_times, instant
+from tidemark.watch.statistics import TimeColumnRequest, choose_column, file_times, instant
 from tidemark.watch.visible import ForgottenFilesError, VisibleFiles
 
 AT = ChosenColumn(TimeColumn("at", "at", "timestamp"), ("at",))
@@ -302,7 +302,7 @@ def metadata(fields: str, **more: object) -> dict[str, object]:
 def test_the_column_is_named_or_the_only_one(
     fields: str, names: tuple[str, ...], chosen: str | None, candidates: tuple[str, ...]
 ) -> None:
-    found = choose_column(metadata(fields), Asked(names))
+    found = choose_column(metadata(fields), TimeColumnRequest(names))
     assert (found.column and found.column.name, found.candidates) == (chosen, candidates)
 
 
@@ -319,7 +319,7 @@ def test_the_column_is_named_or_the_only_one(
 )
 def test_a_column_beyond_the_indexed_ones_is_known(before: int, configuration: dict[str, str], why: str) -> None:
     fields = " ".join([*(f"c{n}:long" for n in range(before)), "at:timestamp"])
-    column = choose_column(metadata(fields, configuration=configuration), Asked()).column
+    column = choose_column(metadata(fields, configuration=configuration), TimeColumnRequest()).column
     assert column is not None
     assert column.unindexed == why
 

@@ -42,7 +42,7 @@ from tidemark.watch.kept import KeptHistories
 from tidemark.watch.measures import Counted, Measurement, SeenTable, judge_length, judge_number, seen
 from tidemark.watch.reading import LOG, watched
 from tidemark.watch.rules import table_age
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 
 LOGS_EVERY_MS = 30_000
 """In an object store each look at a table is a request or two."""
@@ -70,7 +70,7 @@ def read_watched(topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) ->
         places = {subject: path_of(each, table_of(subject)) for subject in subjects}
         found |= {subject: place for subject, place in places.items() if isinstance(place, Unreadable)}
         paths = {subject: place for subject, place in places.items() if isinstance(place, Path)}
-        asked = Asked(each.columns, ZoneInfo(each.timezone))
+        asked = TimeColumnRequest(each.columns, ZoneInfo(each.timezone))
         since_ms = at_ms - max(longest_ms, DAY_MS)
         read = {table.path: table for table in watched([*paths.values()], asked, since_ms, _kept())}
         found |= {subject: read[path] for subject, path in paths.items()}

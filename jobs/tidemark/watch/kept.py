@@ -32,7 +32,7 @@ from tidemark.watch.commits import (
     TimeColumn,
     Writer,
 )
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 from tidemark.watch.visible import VisibleFiles
 
 KEPT_FILES = 500
@@ -68,11 +68,11 @@ class KeptHistories:
         self._folder = folder
         self.refused: str | None = None
 
-    def has(self, path: Path, asked: Asked) -> bool:
+    def has(self, path: Path, asked: TimeColumnRequest) -> bool:
         """Returns True if something is kept of the table at *path*."""
         return self._file(path, asked).exists()
 
-    def of(self, path: Path, asked: Asked) -> KeptTable | None:
+    def of(self, path: Path, asked: TimeColumnRequest) -> KeptTable | None:
         """Returns what is kept of the table at *path*, or None."""
         try:
             about, history, files = map(_checked, self._file(path, asked).read_bytes().splitlines())
@@ -85,7 +85,7 @@ class KeptHistories:
         except (OSError, *MALFORMED):
             return None
 
-    def keep(self, table: KeptTable, asked: Asked) -> None:
+    def keep(self, table: KeptTable, asked: TimeColumnRequest) -> None:
         """Keeps *table* for the next run."""
         if table.newest_file == NO_TABLE:
             return
@@ -99,11 +99,11 @@ class KeptHistories:
         except (OSError, TidemarkError) as error:
             self.refused = str(error)
 
-    def _file(self, path: Path, asked: Asked) -> Path:
+    def _file(self, path: Path, asked: TimeColumnRequest) -> Path:
         return self._folder / f"{sha256(json.dumps(_key(path, asked)).encode()).hexdigest()[:32]}.json"
 
 
-def _key(path: Path, asked: Asked) -> Sequence[str | Sequence[str]]:
+def _key(path: Path, asked: TimeColumnRequest) -> Sequence[str | Sequence[str]]:
     return str(path.absolute()), asked.names, str(asked.zone)
 
 

@@ -45,7 +45,7 @@ from tidemark.watch.commits import (
 )
 from tidemark.watch.kept import KeptHistories, KeptTable
 from tidemark.watch.rules import past_commits
-from tidemark.watch.statistics import ZONED, Asked, choose_column, file_times
+from tidemark.watch.statistics import ZONED, TimeColumnRequest, choose_column, file_times
 from tidemark.watch.visible import ForgottenFilesError, VisibleFiles
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ Action = Mapping[str, Any]
 
 
 def watched(
-    places: Sequence[Path], asked: Asked, since_ms: int, kept: KeptHistories | None = None
+    places: Sequence[Path], asked: TimeColumnRequest, since_ms: int, kept: KeptHistories | None = None
 ) -> list[History | Unreadable]:
     """Returns each table below *places* once, in their order, with its commits since *since_ms* at least.
 
@@ -108,7 +108,7 @@ def find_tables(place: Path, is_table: Callable[[Path], bool] | None = None) -> 
 class _Sweep:
     """A look at all tables of some places."""
 
-    asked: Asked
+    asked: TimeColumnRequest
     since_ms: int
     kept: KeptHistories | None
 
@@ -130,7 +130,9 @@ class _Sweep:
         return [history]
 
 
-def read_history(path: Path, asked: Asked, since_ms: int, kept: KeptHistories | None = None) -> History | Unreadable:
+def read_history(
+    path: Path, asked: TimeColumnRequest, since_ms: int, kept: KeptHistories | None = None
+) -> History | Unreadable:
     """Returns the history of the table at *path*, with its commits since *since_ms* at least, up to MOST.
 
     It begins with what is *kept* of it, and what was read is kept.
@@ -140,7 +142,7 @@ def read_history(path: Path, asked: Asked, since_ms: int, kept: KeptHistories | 
     return _read_once(path, asked, since_ms, kept) if isinstance(read, Unreadable) else read
 
 
-def _read_once(path: Path, asked: Asked, since_ms: int, kept: KeptHistories | None) -> History | Unreadable:
+def _read_once(path: Path, asked: TimeColumnRequest, since_ms: int, kept: KeptHistories | None) -> History | Unreadable:
     try:
         before = None if kept is None else kept.of(path, asked)
         table = None if before is None else _continued(path, before, asked, since_ms)
@@ -158,7 +160,7 @@ def _read_once(path: Path, asked: Asked, since_ms: int, kept: KeptHistories | No
     return replace(table.history, commits=tuple(_within(table.history.commits, since_ms)))
 
 
-def _continued(path: Path, before: KeptTable, asked: Asked, since_ms: int) -> KeptTable | None:
+def _continued(path: Path, before: KeptTable, asked: TimeColumnRequest, since_ms: int) -> KeptTable | None:
     """Returns the table with what came since *before*; None: the log has to be read anew.
 
     That is so if it is another log than it was, or lost a commit, if more commits than were read are asked for, if
@@ -246,7 +248,7 @@ class _Log:
             raise DamagedLog(path / LOG, "it has neither a commit nor a checkpoint")
         self._version = max([*self._commits, *self._checkpoints])
 
-    def read(self, asked: Asked, since_ms: int, *, is_kept: bool) -> KeptTable:
+    def read(self, asked: TimeColumnRequest, since_ms: int, *, is_kept: bool) -> KeptTable:
         """Returns what the log says; raises DamagedLog, UnreadableFile or OSError."""
         # If another table takes the place of this one from here on, this file will not be found again.
         newest_file = self._newest_file() if is_kept else NO_TABLE
@@ -336,7 +338,7 @@ class _ReadCommit:
     info: Action
     actions: Sequence[Action]
 
-    def commit(self, column: TimeColumn | None, asked: Asked) -> Commit:
+    def commit(self, column: TimeColumn | None, asked: TimeColumnRequest) -> Commit:
         """Returns the commit with the times of its files in *column*."""
         added, removed, removes_data = list[AddedFile](), list[str](), False
         app_id = batch = None
@@ -401,7 +403,7 @@ class _Checkpoint:
         """Returns the action of this *kind*, of which a checkpoint has one; None: it is missing."""
         return next(self._rows(kind), None)
 
-    def files(self, column: TimeColumn | None, asked: Asked) -> Mapping[str, FileTimes | None]:
+    def files(self, column: TimeColumn | None, asked: TimeColumnRequest) -> Mapping[str, FileTimes | None]:
         """Returns the times of the table's files in *column*, by path."""
         wanted = ["path", STATS, "deletionVector"]
         if column is not None and column.is_partition:

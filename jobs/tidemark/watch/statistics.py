@@ -32,14 +32,14 @@ _DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
-class Asked:
+class TimeColumnRequest:
     """What a user asked for: names of columns of event times, and the zone of times without one."""
 
     names: tuple[str, ...] = ()
     zone: ZoneInfo = UTC_ZONE
 
 
-def choose_column(metadata: Mapping[str, Any], asked: Asked) -> ChosenColumn:
+def choose_column(metadata: Mapping[str, Any], asked: TimeColumnRequest) -> ChosenColumn:
     """Returns the column of event times of a table with this `metaData` of its log.
 
     It is the first of the names that the table has. Otherwise it is the only column of timestamps or, without any, the

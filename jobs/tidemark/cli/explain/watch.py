@@ -24,7 +24,7 @@ from tidemark.watch.documents import as_json, as_page, as_text
 from tidemark.watch.kept import KeptHistories
 from tidemark.watch.reading import watched
 from tidemark.watch.rules import table_age
-from tidemark.watch.statistics import Asked
+from tidemark.watch.statistics import TimeColumnRequest
 
 NOT_KEPT = "none"
 """The folder that stands for none."""
@@ -92,7 +92,7 @@ def command(options: argparse.Namespace) -> int:
     now_ms = wall_clock_ms()
     since_ms = now_ms - options.over
     kept = None if options.kept == NOT_KEPT else KeptHistories(Path(options.kept or options.home / "watch"))
-    histories = watched(options.places, Asked(tuple(options.column), options.timezone), since_ms, kept)
+    histories = watched(options.places, TimeColumnRequest(tuple(options.column), options.timezone), since_ms, kept)
     if kept is not None and kept.refused:
         remedy = f"name another folder with --kept, or write --kept {NOT_KEPT}"
         say(inert(f"tidemark watch: nothing was kept for the next run: {kept.refused}; {remedy}"), sys.stderr)

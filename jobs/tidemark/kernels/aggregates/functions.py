@@ -24,7 +24,7 @@ from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS
 from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 
-class Count(AggregateFunction):
+class CountFunction(AggregateFunction):
     """count(*) of rows, count(column) of values."""
 
     @property

@@ -38,7 +38,7 @@ class FunctionFacts:
 AGGREGATE_FUNCTIONS: OpenList[FunctionFacts] = OpenList("aggregate function", group="tidemark.aggregate_functions")
 """The functions by name."""
 _BUILT_IN = {
-    "count": FunctionFacts(calculation=f"{_OWN}:Count", counts_rows=True, retracts=True, changes_often=True),
+    "count": FunctionFacts(calculation=f"{_OWN}:CountFunction", counts_rows=True, retracts=True, changes_often=True),
     "sum": FunctionFacts(calculation=f"{_OWN}:exact_sum", retracts=True, changes_often=True),
     "avg": FunctionFacts(calculation=f"{_OWN}:average", retracts=True, changes_often=True),
     "min": FunctionFacts(calculation=f"{_OWN}:Minimum", is_a_value=True),
