@@ -158,8 +158,12 @@ def test_a_pause_of_the_process_is_a_gap_of_its_pulse(tmp_path: Path) -> None:
         assert driver.stdout
         assert driver.stdout.readline() == "beats\n"
         driver.send_signal(signal.SIGSTOP)
-        state = Path(f"/proc/{driver.pid}/stat")
-        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the stop", 30)
+        threads = Path(f"/proc/{driver.pid}/task")
+        wait_until(
+            lambda: {stat.read_text().rpartition(")")[2].split()[0] for stat in threads.glob("*/stat")} == {"T"},
+            "the stop of every thread",
+            30,
+        )
         began_ms = boot_clock_ms()
         wait_until(lambda: boot_clock_ms() - began_ms >= 2_500, "the pause", 30)
         paused_ms = boot_clock_ms() - began_ms

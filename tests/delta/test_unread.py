@@ -326,7 +326,11 @@ def test_a_person_gives_up_one_present_record(tmp_path: Path) -> None:
     )
     assert play.control.accepted_records() == []
     for offset, sentence in (
-        (1, "play/events has read events/0/1 already: it continues at offset 2; `tidemark trace --record events/0/1`"),
+        (
+            1,
+            "play/events has read events/0/1 already: it continues at offset 2; "
+            f"`tidemark --warehouse {play.home} trace --record events/0/1` shows what became of it",
+        ),
         (
             7,
             "events/0/7 lies beyond the end of what play/events is about to read: it has planned to read until offset",
