@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -48,6 +49,7 @@ from tidemark.recorded_jobs.queries import (
     write_query,
 )
 from tidemark.reports.documents.status import status_document
+from tidemark.reports.documents.why import why_document
 from tidemark.sla.measures.status import statuses
 from tidemark.storage.delta.log import TableLog
 from tidemark.why.evidence.findings import WhyFinding
@@ -579,6 +581,22 @@ def test_of_a_window_of_a_query_is_known_what_followed_its_look(tmp_path: Path) 
         ("operator", "addBatch"): 550,
         ("target", "commitOffsets"): 50,
     }
+
+
+def test_a_job_that_has_not_finished_a_batch_yet_is_not_absent(chain: Path, tmp_path: Path) -> None:
+    """Batches have the lease 0 here, and the heartbeat that of the next driver."""
+    home = Path(shutil.copytree(chain, tmp_path / "chain"))
+    at_ms = NOON + 30 * MINUTE
+
+    def said() -> list[tuple[str, str]]:
+        document = why_document(home, shop(home), at_ms=at_ms + SECOND, operator="clean")
+        return [(finding.cause, finding.seen.partition(";")[0]) for finding in document.findings]
+
+    # The batch began at 12:05:01 and took 700 ms.
+    assert said()[0] == ("absence", "nobody ran `shop/clean` for 24 min 59 s")
+    for name in ("land", "clean"):
+        Job(home, name).beat(at_ms)
+    assert said() == [("nothing_wrong", "1 result came, of the newest records that were read")]
 
 
 def test_metrics_have_the_watermark_that_rules_compare(chain: Path) -> None:

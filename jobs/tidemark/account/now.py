@@ -86,8 +86,9 @@ class StreamsNow:
         """Returns who owns the time of *sub* now, as owner and detail.
 
         If a driver runs, it is the owner of the segment that its newest heartbeat names; UNKNOWN if the newest batch is
-        later than that segment. Otherwise the time belongs to the absence of a driver. A driver that holds its lease
-        and sends no heartbeat stands still: then it is PAUSE. For an instant in the past, the next heartbeat tells
+        later than that segment, or if the driver is that of a job, which names no segment before a batch has finished.
+        Otherwise the time belongs to the absence of a driver. A driver that holds its lease and sends no heartbeat
+        stands still: then it is PAUSE. For an instant in the past, the next heartbeat tells
         whether the driver stood still.
         """
         stream, driver = self.name(sub), self._drivers[sub.name]
@@ -97,9 +98,9 @@ class StreamsNow:
             return (PAUSE if driver.evidence.is_held else ABSENCE), stream
         newest = self.ledger.facts.segments.filter(pl.col("stream") == stream)["driver"].max()
         sign = driver.evidence.newest
-        # A driver without a segment has not looked for records yet.
         if not isinstance(newest, int) or (sign is not None and sign.epoch > newest):
-            return ABSENCE, stream
+            # A driver of a stream without a segment has not looked for records yet.
+            return (UNKNOWN, "segment") if self.topology.jobs else (ABSENCE, stream)
         # What was done last is not what is done since.
         return self.recorded.running(sub.name) or (UNKNOWN, "segment")
 

@@ -162,9 +162,12 @@ def detail_for_people(leaf: Leaf) -> str:
     >>> (
     ...     detail_for_people(Leaf(owner="next_record", detail="orders/0")),
     ...     detail_for_people(Leaf(owner="operator", detail="top")),
+    ...     detail_for_people(Leaf(owner="unknown", detail="segment")),
     ... )
-    ('`orders` partition 0', '`top`')
+    ('`orders` partition 0', '`top`', 'what a driver did')
     """
+    if leaf.detail in OWNERS[leaf.owner].details:
+        return OWNERS[leaf.owner].details[leaf.detail]
     source, slash, partition = leaf.detail.rpartition("/")
     if slash and "PARTITION" in OWNERS[leaf.owner].detail:
         return f"`{source}` partition {partition}"

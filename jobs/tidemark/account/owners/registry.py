@@ -5,7 +5,8 @@ A package of yours can register more, in a module that is an entry point of the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tidemark.extensions import OpenList
 from tidemark.semantics.moved import Moved
@@ -25,6 +26,7 @@ class Owner:
         parent: the owner above it in the tree in which a cause is looked for; None if it stands alone.
         detail: what the column `detail` names. "the operator", "the source", "the sink" and "SOURCE/PARTITION" have a
             page.
+        details: what people read in place of a detail that is a word of Tidemark's own.
         says: what the owner did, as a clause with the fields {detail}, {stream} and {amount}.
         says_without_history: the same clause where nobody knows what is usual; None where `says` claims nothing of it.
         proof: the facts that show its time; without them that time is `unknown`.
@@ -45,6 +47,7 @@ class Owner:
     moves: frozenset[Moved] = OF_TIME
     has_time: bool = True
     says_without_history: str | None = None
+    details: Mapping[str, str] = field(default_factory=dict)
     works_on_records: bool = False
 
     @property
