@@ -18,7 +18,7 @@ from support.command_line import tidemark
 from support.play import Play, ms
 from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, topology_of
-from tidemark.cli.audit.complete import as_line
+from tidemark.cli.explain.complete import as_line
 from tidemark.cli.project.plan import changes_of_topology, lines_of, status_of
 from tidemark.cli.repair.begin import begin_plan
 from tidemark.cli.shared.plan import PlanChanged

@@ -15,7 +15,7 @@ from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms, tell
 from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, table, topology_of
-from tidemark.cli.audit.complete import as_line
+from tidemark.cli.explain.complete import as_line
 from tidemark.control.folder import StreamState, TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.facts.measures.sla_facts import facts

@@ -29,8 +29,8 @@ from support.topologies import (
     topology_of,
 )
 from support.traced import KeptRecords
-from tidemark.cli.audit import trace as trace_command
-from tidemark.cli.audit.audited import tracer_and_topics
+from tidemark.cli.explain import trace as trace_command
+from tidemark.cli.explain.audited import tracer_and_topics
 from tidemark.errors import InvalidArgument
 from tidemark.facts.versions import NoVersion
 from tidemark.model.project.files import CHECKOUT

@@ -31,7 +31,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from support.command_line import tidemark
 from support.frozen_plays import CLOCK, SCENES, Scene
-from tidemark.cli.audit import trace as trace_command
+from tidemark.cli.explain import trace as trace_command
 from tidemark.errors import TidemarkError
 from tidemark.facts.history import history
 from tidemark.facts.interval_facts import PageFacts, page_facts

@@ -29,8 +29,8 @@ ORDER = """
     stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas stream.read stream.decide
     stream.write stream.startup stream.shards query sample maintenance local demo tidemark_airflow dags allocator
     arrow testing account.owners model.measures model.slas stream facts facts.measures account reports sla.contracts
-    api cli.shared cli why.evidence why.causes why trace sla.measures sla.incidents metrics cli.export cli.audit
-    reports.paths reports.pages watch sla cli.project cli.repair reports.what_if jobs reports.documents cli.explain
+    api cli.shared cli why.evidence why.causes why trace sla.measures sla.incidents metrics cli.export
+    reports.paths reports.pages watch sla cli.project reports.what_if jobs reports.documents cli.explain cli.repair
     cli.local metrics.groups tidemark_airflow.notifiers tidemark_airflow.operators tidemark_airflow.dags
     tidemark_airflow.pages
 """

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.model import topology_tests
 from tidemark.model.project.connections import read_clusters
 from tidemark.model.project.layout import WATCH
 from tidemark.model.project.registries import read_registries
@@ -24,6 +23,7 @@ from tidemark.model.slas.sla_keys import MAINTENANCE, RECORDED
 from tidemark.model.toml_operators import read_operator
 from tidemark.model.topology import load, parse
 from tidemark.model.topology_keys import CALENDARS
+from tidemark.testing import file_format
 
 PROJECT = Path(__file__).parents[2]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -72,7 +72,7 @@ def as_channels(content: dict[str, Any], folder: Path) -> None:
 
 
 def as_tests(content: dict[str, Any], folder: Path) -> None:
-    topology_tests.parse(content, file="tests.toml")
+    file_format.parse(content, file="tests.toml")
 
 
 def as_connections(content: dict[str, Any], folder: Path) -> None:

@@ -21,8 +21,8 @@ from tidemark.model.settings.intervals import YEAR_10_000_MS, iso
 from tidemark.model.settings.lengths import for_people, length_in_toml, percent, rounded_down, rounded_up
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS
 from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.toml_files import toml_text
 from tidemark.model.toml_operators import name_mistake
-from tidemark.model.topology_tests import toml_text
 from tidemark.sample.disorder import covering_ms
 from tidemark.sample.event_times import EventTime, TimeReader, time_fields
 from tidemark.sample.fields import (

@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 from tidemark.errors import InvalidSpec
-from tidemark.model.topology_tests import DEAD_LETTERS, Expectation, Row, TopologyTest, toml_text
+from tidemark.model.settings.toml_files import toml_text
 from tidemark.selection import omit
+from tidemark.testing.file_format import DEAD_LETTERS, Expectation, Row, TopologyTest
 from tidemark.testing.outcome import Difference, Outcome
 
 _TEST = re.compile(r"^[ \t]*\[\[[ \t]*test[ \t]*\]\]", re.MULTILINE)

@@ -22,9 +22,9 @@ from tidemark.model.settings.declared_fields import steps
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.value_types import suggestion_of
 from tidemark.model.topology import Topology
-from tidemark.model.topology_tests import DEAD_LETTERS, Expectation, Row, TopologyTest, written_time
 from tidemark.selection import in_order_of, index_by_name, names_in, outside
 from tidemark.stream.operate.registry import step_of
+from tidemark.testing.file_format import DEAD_LETTERS, Expectation, Row, TopologyTest, written_time
 from tidemark.testing.rows import fields_of
 from tidemark.testing.streams import SeenBatch, TopologyInMemory, play, streams_of
 

@@ -17,8 +17,8 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import steps
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology
-from tidemark.model.topology_tests import GivenRecord, GivenRecords, in_json
 from tidemark.stream.read.parsing import parsed
+from tidemark.testing.file_format import GivenRecord, GivenRecords, in_json
 
 RAW = {
     "source": pl.String(),

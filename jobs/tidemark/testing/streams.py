@@ -22,7 +22,6 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.model.topology_tests import Row, TopologyTest
 from tidemark.selection import index_by_name, present
 from tidemark.semantics.progress import InputProgress, StreamProgress, TopicPartition
 from tidemark.stream.decide.decision import Decider
@@ -33,6 +32,7 @@ from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, nothing_to_reread
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
+from tidemark.testing.file_format import Row, TopologyTest
 from tidemark.testing.rows import rows_of_arrival, rows_of_hop, rows_schema
 from tidemark.testing.topics import TopicsInMemory
 

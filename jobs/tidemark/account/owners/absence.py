@@ -12,8 +12,7 @@ ABSENCE = register(
         says="nobody ran {detail} for {amount}",
         proof="the last sign of the driver before, and the first look of the next one",
         remedy=(
-            "`tidemark logs {stream}` says why the driver before ended; an absence during a deployment "
-            "ends by itself"
+            "`tidemark logs {stream}` says why the driver before ended; an absence during a deployment ends by itself"
         ),
     )
 )

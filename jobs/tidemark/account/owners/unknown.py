@@ -22,8 +22,8 @@ UNKNOWN = register(
         says="{amount} is not known, because a fact is missing: {detail}",
         proof="nothing: a fact is missing",
         remedy=(
-            "the facts of a batch are written when it has finished: ask again then; `tidemark logs {stream}` shows what "
-            "its driver does"
+            "the facts of a batch are written when it has finished: ask again then; `tidemark logs {stream}` shows "
+            "what its driver does"
         ),
         moves=frozenset({Moved.AGE}),
     )

@@ -1,1 +1,1 @@
-"""Commands that show and explain results."""
+"""Commands that show and explain results, and what became of records."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidemark.model import topology_keys, topology_tests, watched
+from tidemark.model import topology_keys, watched
 from tidemark.model.project import connections, registries
 from tidemark.model.project.layout import WATCH
 from tidemark.model.settings.declared_tables import Key
@@ -17,6 +17,7 @@ from tidemark.model.settings.value_types import IDENTIFIER, Form
 from tidemark.model.slas import calendars, channel_spec, sla_keys, sla_spec
 from tidemark.model.toml_operators import operator_form
 from tidemark.model.topology_keys import CALENDARS, OPERATORS
+from tidemark.testing import file_format
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -96,5 +97,5 @@ FORMS: Mapping[str, Callable[[], Form]] = {
     "slas": _sla_file,
     "channels": _channel_file,
     "connections": _connection_file,
-    "tests": lambda: topology_tests.FORM.schema,
+    "tests": lambda: file_format.FORM.schema,
 }

@@ -18,7 +18,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.metrics import catalog
-from tidemark.model import topology_tests, watched
+from tidemark.model import watched
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project import connections, registries, spark_settings
@@ -35,6 +35,7 @@ from tidemark.query import kafka_metrics
 from tidemark.query.views import View, views
 from tidemark.semantics.liveness import LIMITS, Liveness
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
+from tidemark.testing import file_format
 from tidemark.why import walk
 
 HEAD = """\
@@ -223,14 +224,14 @@ def maintenance() -> str:
 
 def testing() -> str:
     """Returns the text of docs/testing.md, with the keys as they are declared and the tests of a recipe."""
-    records, joined = topology_tests.GIVEN.kinds
+    records, joined = file_format.GIVEN.kinds
     tables: dict[str, TableForm | TableKind] = {
-        "a file": topology_tests.FORM,
-        "a test": topology_tests.TEST,
+        "a file": file_format.FORM,
+        "a test": file_format.TEST,
         "given records": records,
-        "a record": topology_tests.RECORD,
+        "a record": file_format.RECORD,
         "a joined table": joined,
-        "what is expected": topology_tests.EXPECTED,
+        "what is expected": file_format.EXPECTED,
     }
     return _with_keys("testing.md", tables, _files("recipes/tests/iot.toml", "toml"))
 

@@ -18,9 +18,9 @@ from tidemark.model.settings.lengths import counted
 from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.settings.value_types import suggestion_of
 from tidemark.model.topology import Topology, load_each, name_in
-from tidemark.model.topology_tests import TOPOLOGY, TopologyTest, in_json, parse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.testing.accepting import accepted
+from tidemark.testing.file_format import TOPOLOGY, TopologyTest, in_json, parse
 from tidemark.testing.outcome import Difference, Outcome, mistakes
 
 ALL_PASSED, ONE_FAILED = 0, 1

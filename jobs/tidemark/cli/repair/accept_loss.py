@@ -9,7 +9,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from tidemark.cli.audit.trace import record_place
+from tidemark.cli.explain.trace import record_place
 from tidemark.cli.shared.options import existing_warehouse, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import RepairPlan, add_plan, carry_out, refuse_anonymous

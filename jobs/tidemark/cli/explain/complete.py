@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tidemark.cli.audit.audited import add_topology, only, topologies
+from tidemark.cli.explain.audited import add_topology, only, topologies
 from tidemark.cli.shared.options import add_format, existing_warehouse
 from tidemark.cli.shared.output import say_inert, with_place
 from tidemark.clock import wall_clock_ms

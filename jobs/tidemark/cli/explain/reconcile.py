@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidemark.cli.audit.audited import add_topology, tracer_and_topics
+from tidemark.cli.explain.audited import add_topology, tracer_and_topics
 from tidemark.cli.shared.options import add_format
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import assert_never
 
-from tidemark.cli.audit.audited import tracer_and_topics
+from tidemark.cli.explain.audited import tracer_and_topics
 from tidemark.cli.shared.options import add_format, whole_number
 from tidemark.cli.shared.output import say_inert, with_place
 from tidemark.errors import InvalidArgument

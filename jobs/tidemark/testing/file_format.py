@@ -69,17 +69,6 @@ def written_time(value: str | datetime) -> WrittenTime | None:
         return None
 
 
-def toml_text(text: str) -> str:
-    """Returns *text* as TOML has it, as readable as it can be.
-
-    >>> print(toml_text('{"a": 1}'), toml_text("it's"))
-    '{"a": 1}' "it's"
-    """
-    if "'" in text or not text.isprintable():
-        return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return f"'{text}'" if '"' in text or "\\" in text else f'"{text}"'
-
-
 def _time() -> ValueType[WrittenTime]:
     def judge(value: str | datetime, key: str, example: str) -> WrittenTime:
         if (time := written_time(value)) is None:
