@@ -12,7 +12,7 @@ Without --at it judges by great-expectations what the checker has stored since t
 tables. If the checker has stored nothing for two `check_every`, it makes a check for the present instead.
 
 If several topologies of a warehouse are checked at once on a host, one process makes all checks, because its imports
-cost more than a check.
+cost more than a check. Without --at it also judges what waits of other topologies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemark.model.project.files import Project
 from tidemark.model.settings.intervals import iso
 from tidemark.model.slas.sla_spec import CLOCKS_APART_MS, load_usable
 from tidemark.reports.batch_job import add_instant, parse, parser
-from tidemark.sla.asked_check import AskedCheck, checks_of
+from tidemark.sla.asked_check import AskedCheck, checks_of, judge_what_waits
 
 SUITES_YIELD = 10
 """Niceness of suites: what tells people of the same check has the processor first."""
@@ -59,7 +59,11 @@ def main() -> None:
         unusable=slas.unusable,
         project=project.topologies,
     )
-    share(check, checks_of(options.warehouse.warehouse))
+    try:
+        share(check, checks_of(options.warehouse.warehouse))
+    finally:
+        if options.at_ms is None:
+            judge_what_waits(options.warehouse, run_id=options.run_id)
     slas.refuse()
 
 

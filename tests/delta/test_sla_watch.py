@@ -6,16 +6,20 @@ The topology has one SLA of an age, `fresh` (an error from 60 s on), and one of 
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.latency_facts import minute_row
 from support.report_warehouse import TestWarehouse
-from support.topologies import source, table
+from support.topologies import source, table, topology_of
+from tidemark.control.shared_work import alone, is_worked_on
 from tidemark.model import topology
+from tidemark.model.project.layout import Layout
 from tidemark.model.slas.channel_spec import Channel
 from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import (
@@ -29,9 +33,11 @@ from tidemark.model.tables.catalog import (
     OPERATOR_WINDOWS,
     SLA_RESULTS,
 )
+from tidemark.sla.asked_check import SuitesFailed, checks_of, judge_what_waits
 from tidemark.sla.incidents.tables import pending_changes, record_delivery
-from tidemark.sla.unjudged import unjudged
+from tidemark.sla.unjudged import FoundRows, keep, unjudged, waiting_topologies
 from tidemark.sla.watch import Found, Promised, SlaWatch, Why
+from tidemark.storage.delta.tables import scan
 
 NOW = 1_770_000_000_000
 TOPOLOGY = topology.parse(
@@ -298,3 +304,48 @@ def test_suites_judge_each_stored_check_once(watched: Watched) -> None:
     assert {row["run_id"] for row in watched.warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "contract"} == {
         "suites"
     }
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the folder of a project with the topologies `a`, `b` and `c`, which have a stored check each."""
+    (tmp_path / "topologies").mkdir()
+    for name in "abc":
+        (tmp_path / "topologies" / f"{name}.toml").write_text(topology_of({"name": name}, events=source()))
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    layout = Layout(tmp_path / "warehouse")
+    row = {"sla": "fresh", "verdict": "pass", "observed_ms": 1, "warn_after_ms": None, "error_after_ms": 9}
+    for name in ("a", "b", "c", "gone"):
+        slas = [{**row, "excused": False, "measured": True}]
+        keep(layout, name, FoundRows(at_ms=NOW, run_id="check", promised=1, slas=slas, accounts=[]))
+    return tmp_path
+
+
+def test_one_process_judges_for_all_topologies(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    layout = Layout(project / "warehouse")
+    (torn,) = (layout.report_control("b") / "unjudged").glob("*.json")
+    torn.write_text("{")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
+        with pytest.raises(SuitesFailed, match="b: ") as failed:
+            judge_what_waits(layout, run_id="suites")
+    assert "a: " not in str(failed.value)
+    # Nobody knows what a topology promised whose file is gone.
+    assert waiting_topologies(layout) == ["b", "gone"]
+    assert "the checks of gone are not judged: there is no topology 'gone'" in caplog.text
+    for name in "ac":
+        rows = scan(layout.report_table(name, EXPECTATION_RESULTS.name)).collect()
+        verdict = rows.filter(suite="sla_status", column="verdict", severity="critical")
+        assert verdict.select("success", "checks", "run_id").rows() == [(True, 1, "check")]
+
+
+def test_checks_are_left_to_the_process_that_judges(project: Path) -> None:
+    layout = Layout(project / "warehouse")
+    folder = checks_of(layout.warehouse)
+    assert not is_worked_on(folder)
+    folder.mkdir(mode=0o700)
+    with alone(folder):
+        assert is_worked_on(folder)
+        judge_what_waits(layout, run_id="suites")
+    assert waiting_topologies(layout) == ["a", "b", "c", "gone"]
+    shutil.rmtree(folder)

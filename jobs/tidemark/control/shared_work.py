@@ -16,7 +16,8 @@ import os
 import pickle
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -65,7 +66,7 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
         work()
         return
     try:
-        with locked(folder / "lock", within_s=patience_s):
+        with alone(folder, within_s=patience_s):
             if not answer.exists():
                 request.unlink(missing_ok=True)
                 _do_all(work, folder)
@@ -79,6 +80,28 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
     finally:
         for file in (request, answer):
             file.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(folder: Path, *, within_s: float = 0.0) -> Iterator[None]:
+    """Keeps other processes that share *folder* from working, inside the block.
+
+    Raises:
+        LockHeld: another process has worked for *within_s*.
+    """
+    with locked(folder / "lock", within_s=within_s):
+        yield
+
+
+def is_worked_on(folder: Path) -> bool:
+    """Returns True if a process that shares *folder* works now."""
+    try:
+        with alone(folder):
+            return False
+    except (FileNotFoundError, ForeignOwner):  # nobody has worked yet, or nobody can share
+        return False
+    except LockHeld:
+        return True
 
 
 def _ask(work: Callable[[], None], request: Path) -> None:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
+from tidemark.control.shared_work import alone
+from tidemark.errors import TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import report_lock
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.sla.unjudged import waiting_topologies
+from tidemark.storage.locks import ForeignOwner, LockHeld, own_folder
+
+log = logging.getLogger(__name__)
+
+
+class SuitesFailed(TidemarkError):
+    """Raised when the stored checks of a topology could not be judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +85,49 @@ class AskedCheck:
                 behind=late,
                 project=self.project,
             )
+
+
+def judge_what_waits(layout: Layout, *, run_id: str) -> None:
+    """Judges by great-expectations what checks of any topology have stored, until none waits.
+
+    It stops where another process of this host judges. Whoever finds that one at work leaves a check to it: so it looks
+    again after it has let go. A topology whose files cannot be used is left to the tasks of its own DAGs.
+
+    Raises:
+        SuitesFailed: a topology could not be judged; the others were.
+    """
+    folder, failed = checks_of(layout.warehouse), dict[str, str]()
+    while waiting := [name for name in _usable(layout) if name not in failed]:
+        try:
+            own_folder(folder)
+            with alone(folder):
+                for name in waiting:
+                    try:
+                        _judge(layout, name, run_id)
+                    except Exception as error:
+                        log.exception("the checks of %s cannot be judged", name)
+                        failed[name] = str(error)
+        except (LockHeld, ForeignOwner, OSError):
+            break
+    if failed:
+        raise SuitesFailed("; ".join(f"{name}: {error}" for name, error in failed.items()))
+
+
+def _usable(layout: Layout) -> Iterator[str]:
+    """Yields the topologies with checks that wait, without those whose files cannot be used."""
+    for name in waiting_topologies(layout):
+        try:
+            topology_named(name, layout)
+            yield name
+        except TidemarkError as error:
+            log.warning("the checks of %s are not judged: %s", name, error)
+
+
+def _judge(layout: Layout, name: str, run_id: str) -> None:
+    from tidemark.sla.check import judge_stored  # imports great-expectations
+
+    with report_lock(layout, name):
+        judge_stored(layout, topology_named(name, layout), at_ms=wall_clock_ms(), run_id=run_id)
 
 
 def checks_of(warehouse: Path) -> Path:

@@ -10,15 +10,17 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidemark.facts.answers import Row
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_event_rows import row_of
 from tidemark.model.sla_events import SlaResult
-from tidemark.sla.check_steps import Measured
-from tidemark.sla.measures.status import Status
 from tidemark.storage.location import replace
+
+if TYPE_CHECKING:  # processes that wait for another one look here, and need no more
+    from tidemark.facts.answers import Row
+    from tidemark.sla.check_steps import Measured
+    from tidemark.sla.measures.status import Status
 
 COLUMNS = ("sla", "verdict", "observed_ms", "warn_after_ms", "error_after_ms")
 """The columns of `sla_results` that the suite `sla_status` judges."""
@@ -79,6 +81,12 @@ def unjudged(layout: Layout, topology: str) -> Iterator[tuple[Path, FoundRows]]:
     for path in _files(_folder(layout, topology)):
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         yield path, FoundRows(**found)
+
+
+def waiting_topologies(layout: Layout) -> list[str]:
+    """Returns the topologies with checks that wait."""
+    files = layout.warehouse.glob(str(_folder(layout, "*").relative_to(layout.warehouse) / "*.json"))
+    return sorted({path.parent.parent.parent.name for path in files})
 
 
 def judged(path: Path) -> None:

@@ -17,17 +17,19 @@ from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
 from tidemark.clock import wall_clock_ms
+from tidemark.control.shared_work import is_worked_on
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import Alert
 from tidemark.model.slas.channel_spec import Channel, channels_of
+from tidemark.model.tables.catalog import EXPECTATION_RESULTS
 from tidemark.model.topology import Topology, of_jobs
 from tidemark.model.topology import load as load_topology
 from tidemark.selection import present
 from tidemark.storage.location import is_missing
 from tidemark_airflow.notifiers.receivers import ReceiverRefused
-from tidemark_airflow.operators.assets import TopologyJob, waiting_dags
+from tidemark_airflow.operators.assets import TopologyJob, table_asset, table_state, waiting_dags
 from tidemark_airflow.operators.checks import asked_asset
 from tidemark_airflow.operators.spark import BatchJob
 from tidemark_airflow.operators.store import warehouse_at
@@ -86,7 +88,7 @@ class CheckSlas(TopologyJob):
             self.outlets.append(sla_asset(self.topology))
             _publish(changes, self.topology, context)
         suites = [task for task in following if isinstance(task, JudgeSuites)]
-        without = [*(telling.keys() - failed), *(task.task_id for task in suites if not task.has_work(layout))]
+        without = [*(telling.keys() - failed), *(task.task_id for task in suites if not task.is_needed(layout))]
         if without:
             raise DownstreamTasksSkipped(tasks=without)  # type: ignore[no-untyped-call]
 
@@ -115,10 +117,13 @@ def _tell_at_once(
 
 
 class JudgeSuites(TopologyJob):
-    """Judges by great-expectations what the checker has stored.
+    """Judges by great-expectations what the checker has stored, of all topologies.
 
-    If the checker makes no checks, the job makes one. What its incidents change is delivered by a run of `sla_check`,
-    for which this task asks if *asks*.
+    It takes seconds, in which alerts need the slots of Airflow. So one process of a host judges for all, and in a run
+    that the checker has asked for the task is skipped while another process works.
+
+    If *asks*, it always judges, and checks if the checker makes no checks. What its incidents change is delivered by a
+    run of `sla_check`, for which it asks.
     """
 
     def __init__(self, *, topology: Topology, warehouse: str, asks: bool = False, **kwargs: Any) -> None:
@@ -130,18 +135,40 @@ class JudgeSuites(TopologyJob):
 
     def execute(self, context: Context) -> None:
         """Judges, and updates the assets: the checker, which wrote the tables, cannot."""
+        layout = Layout(warehouse_at(self.warehouse))
+        if not self.asks and not self.is_needed(layout):
+            msg = "another process judges now, or has judged"
+            raise AirflowSkipException(msg)
+        before = _judged(layout)
         BatchJob.execute(self, context)
         self.update_assets(context, {})
-        if self.asks and _has_pending(Layout(warehouse_at(self.warehouse)), self.topology):
+        for topology, version in _judged(layout).items():
+            if topology != self.topology and version != before.get(topology):
+                asset = table_asset(topology, EXPECTATION_RESULTS.name)
+                self.outlets.append(asset)
+                path = layout.report_table(topology, EXPECTATION_RESULTS.name)
+                context["outlet_events"][asset].extra.update(table_state(path) or {})
+        if self.asks and _has_pending(layout, self.topology):
             asset, run_id = asked_asset(self.topology), str(context["run_id"])
             self.outlets.append(asset)
             context["outlet_events"][asset].extra["payload"] = {"run_id": run_id}
 
-    def has_work(self, layout: Layout) -> bool:
-        """Returns True if a stored check was not judged yet."""
+    def is_needed(self, layout: Layout) -> bool:
+        """Returns True if a stored check was not judged yet, and no process of this host judges."""
+        from tidemark.sla.asked_check import checks_of
         from tidemark.sla.unjudged import unjudged
 
-        return any(True for _ in unjudged(layout, self.topology))
+        if not any(True for _ in unjudged(layout, self.topology)):
+            return False
+        return not is_worked_on(checks_of(layout.warehouse))
+
+
+def _judged(layout: Layout) -> dict[str, int]:
+    """Returns the version of `expectation_results` of each topology."""
+    from tidemark.facts.versions import newest_version
+
+    paths = layout.warehouse.glob(str(layout.report_table("*", EXPECTATION_RESULTS.name).relative_to(layout.warehouse)))
+    return {path.parent.name: newest_version(path) for path in paths}
 
 
 def asked_checks(context: Context) -> list[str | None]:
