@@ -17,7 +17,6 @@ from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control.shared_work import is_worked_on
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -155,6 +154,7 @@ class JudgeSuites(TopologyJob):
 
     def is_needed(self, layout: Layout) -> bool:
         """Returns True if a stored check was not judged yet, and no process of this host judges."""
+        from tidemark.control.shared_work import is_worked_on
         from tidemark.sla.asked_check import checks_of
         from tidemark.sla.unjudged import unjudged
 
