@@ -107,8 +107,8 @@ check: .venv/.ready ## format, lint, spelling and types
 	$(BIN)/codespell
 	$(BIN)/mypy jobs plugins
 
-unit: .venv/.ready ## the rules and the kernels, in under 20 s
-	$(PYTEST) tests/unit tests/vectors tests/reference jobs/tidemark/semantics jobs/tidemark/model
+unit: .venv/.ready ## the rules and the kernels, in half a minute
+	$(PYTEST) -m "not long and not slow" tests/unit tests/vectors tests/reference jobs/tidemark/semantics jobs/tidemark/model
 
 proof: setup ## every property with 2,000 examples instead of 25 (100 through the engine), the long cases of tests/delta, and faults of real streams
 	$(BIN)/pytest -q tests/unit tests/vectors tests/delta/test_account_lives.py --hypothesis-profile=proof

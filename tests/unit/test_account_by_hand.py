@@ -415,7 +415,7 @@ def test_commands_in_remedies_can_be_typed_as_they_are():
     typed = [options_of(words) for remedy in remedies for _, *words in commands(remedy)]
     for options in typed:
         means(options, FLIGHTS)
-    assert {options["command"] for options in typed} >= {"bound", "check", "logs", "path", "plan", "whatif", "why"}
+    assert {options["command"] for options in typed} >= {"bound", "check", "logs", "path", "plan", "whatif"}
     assert not re.findall("{.+?}", "".join(remedies))
 
 

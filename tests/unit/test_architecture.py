@@ -16,6 +16,8 @@ import pytest
 from support.syntax import nodes, top_level
 from tidemark.cli.main import COMMANDS
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "jobs" / "tidemark"
 PACKAGES = {"tidemark": PACKAGE, "tidemark_airflow": PROJECT / "plugins" / "tidemark_airflow"}

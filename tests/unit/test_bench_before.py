@@ -9,6 +9,8 @@ import pytest
 from bench import before
 from bench.before import Compared, compared
 
+pytestmark = pytest.mark.slow
+
 FIGURE = """
 import json, sys
 from pathlib import Path

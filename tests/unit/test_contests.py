@@ -24,6 +24,8 @@ from contests.workload import TYPES, Expected, records_of
 
 from tidemark.control.process import wait_until
 
+pytestmark = pytest.mark.slow
+
 BURN_S = 0.2
 PROCESSES = f"""
 import os, signal, time

@@ -25,6 +25,8 @@ from tidemark.local import broker, spark_cluster
 from tidemark.local.airflow import COMPONENTS, MIGRATE, Secrets, environment
 from tidemark.model.project.spark_settings import read_spark
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[2]
 DOCKER = PROJECT / "docker"
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())

@@ -16,6 +16,8 @@ from support.topologies import operators, source, table, topology_of
 from tidemark.account.owners.registry import OWNERS, Owner
 from tidemark.model.measures.registry import MEASURES, Measure
 
+pytestmark = pytest.mark.slow
+
 TIDEMARK = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 SLA = """
 [play.is_calm]

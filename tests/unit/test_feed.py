@@ -15,6 +15,8 @@ from tidemark.demo.nycflights import FlightData, load
 from tidemark.demo.publish import moved_times
 from tidemark.errors import InvalidArgument
 
+pytestmark = pytest.mark.slow
+
 MINUTE = 60_000
 START = midnight_ms(date(2013, 6, 27))
 NOON = START + 12 * 60 * MINUTE

@@ -24,6 +24,8 @@ from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.model.slas.channel_kinds import VALID_FOR
 from tidemark.model.toml_operators import operator_form
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 OF_THE_REPOSITORY = [
     *(("topology", path) for path in sorted(PROJECT.glob("jobs/topologies/*.toml"))),

@@ -25,6 +25,8 @@ from tidemark.demo.flights import (
 from tidemark.demo.nycflights import FlightData, load, zones_by_airport
 from tidemark.errors import InvalidArgument
 
+pytestmark = pytest.mark.slow
+
 Rows = dict[str, dict[str, str]]
 
 # id: (scheduled, departed, arrived)

@@ -15,6 +15,8 @@ from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.storage import library
 from tidemark.storage.library import archive, driver_archive
 
+pytestmark = pytest.mark.slow
+
 
 def test_archived_code_is_imported_with_its_neighbours(tmp_path: Path) -> None:
     file = archive(tmp_path)

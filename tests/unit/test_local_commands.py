@@ -33,6 +33,8 @@ from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.recorded_jobs.queries import RecordedQuery, write_query
 
+pytestmark = pytest.mark.slow
+
 CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 TOML = topology_of(
     {"name": "{name}"},

@@ -32,6 +32,8 @@ from tidemark.sample.parsed import parse_sample
 from tidemark.sample.proposal import Proposal, propose
 from tidemark.sample.topic_sample import SampledRecord, TopicSample
 
+pytestmark = pytest.mark.slow
+
 NOON_MS = 1_784_548_800_000
 
 
