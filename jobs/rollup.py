@@ -67,8 +67,8 @@ def run(
 ) -> None:
     """Rolls up all new facts, and the hours that *interval* touches.
 
-    If another rollup commits meanwhile, it is done again on top of that one. Stored rows of minutes whose facts are
-    gone stay.
+    If another rollup commits meanwhile, the hour is rolled up again, from what the other one has stored. A minute whose
+    facts are gone keeps its stored row.
 
     Args:
         layout: the warehouse.

@@ -166,7 +166,7 @@ class FactsWriter:
     def _committer(self, name: str) -> Committer:
         if name != BATCHES.name:
             return self._operator_committer
-        # Other operators write `batches`, too: a committer that is behind does not have its newest batch.
+        # Other operators write `batches`, too. After their commits this committer would return an older batch.
         if self._shared_committer.is_behind(self._query.table(name)):
             self._shared_committer = Committer(self._app, self._fence)
         return self._shared_committer

@@ -47,7 +47,7 @@ examples:
   tidemark tables                               lists the tables and their sizes
   tidemark sql "select operator, max(max_ms) from operator_batches group by 1"
   tidemark sql --format csv "from batches"      prints a table; the dialect is DuckDB's
-  tidemark sql "from latest_state"              prints a view; docs/cookbook.md has 21 questions
+  tidemark sql "from latest_state"              prints a view; docs/cookbook.md has 24 questions
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
   tidemark publish lineage --send               sends streams and origins of columns by the client of OpenLineage
   tidemark publish sql --schema tidemark        prints a script that registers tables and views in a catalog of Spark

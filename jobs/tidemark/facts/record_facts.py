@@ -54,7 +54,7 @@ class StreamEvidence:
         self._scans: dict[str, pl.LazyFrame] = {}
         # All operators of a stream ask the same of a batch or a record.
         self._operators: dict[int, pl.DataFrame] = {}
-        self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
+        self._dead_letters: dict[tuple[int, int], pl.DataFrame] = {}
 
     @property
     def home(self) -> Path:
@@ -186,7 +186,7 @@ class StreamEvidence:
     def _dead_letter(
         self, kind: DeadLetterKind, operator: str, partition: int, offset: int, *where: pl.Expr
     ) -> Row | None:
-        rows = self._at(DEAD_LETTERS, partition, offset)
+        rows = self._dead_letters_of(partition, offset)
         return _first(rows.filter(pl.col("kind") == kind, pl.col("operator") == operator, *where))
 
     def held(self, source: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
@@ -194,13 +194,13 @@ class StreamEvidence:
         of_record = (pl.col("source_partition") == partition, pl.col("source_offset") == offset)
         return _first(self.rows(STATE_CHANGES, pl.col("operator") == source, *of_record, *where))
 
-    def _at(self, table: Table, partition: int, offset: int) -> pl.DataFrame:
-        """Returns the rows of *table* about the record with that partition and offset."""
-        asked = (table.name, partition, offset)
-        if asked not in self._aside:
+    def _dead_letters_of(self, partition: int, offset: int) -> pl.DataFrame:
+        """Returns the dead letters of all records with that partition and offset, at any operator."""
+        asked = (partition, offset)
+        if asked not in self._dead_letters:
             where = (pl.col("partition") == partition, pl.col("offset") == offset)
-            self._aside[asked] = self.rows(table, *where)
-        return self._aside[asked]
+            self._dead_letters[asked] = self.rows(DEAD_LETTERS, *where)
+        return self._dead_letters[asked]
 
     def work(self, batch_id: int) -> Row:
         """Returns the row of a batch in `batches`, with all columns."""

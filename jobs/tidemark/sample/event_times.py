@@ -18,9 +18,10 @@ FORMS: Mapping[type, Sequence[tuple[str, str | None]]] = {
     str: (("timestamp", None),),
     int: (("bigint", "s"), ("bigint", "ms"), ("bigint", "us"), ("bigint", "ns")),
 }
-"""By the values in JSON, the types and units as which a stream may read event times.
+"""The types, each with its unit, as which a stream may read event times, by the type of the value in JSON.
 
-In the years 2000 to 2099, which a source accepts, numbers of one unit are no plausible numbers of another.
+A number fits one unit at most: a source accepts the years 2000 to 2099, and a time in them that is read in another unit
+is far outside of them.
 """
 LOOKED_AT = 50
 """Records in which all fields are tried; what is no time in half of them is none."""

@@ -166,7 +166,8 @@ class Pulse:
             news, now_ms = (state, reason, self.batches), wall_clock_ms()
             beaten_ms, last_news = self._beaten
             every_ms = self._every_ms if news == last_news else min(self._every_ms, NEWS_WITHIN_MS)
-            # Half a second early is nearer to the due time than a second late. abs(): the clock may be set back.
+            # The next look is a second away, so a beat that is due within half a second is sent now. After the clock
+            # was set back the difference is negative, and a large one calls for a beat, too.
             if abs(now_ms - beaten_ms) >= every_ms - BEAT_S * 500:
                 self._beaten = now_ms, news
                 self._try_to_beat(state, reason)

@@ -80,7 +80,10 @@ class KeptHistories:
             if form != FORM:
                 return None
             return KeptTable(
-                LogFile(*newest_file), _history(path, json.loads(history)), is_whole, lambda: _files(json.loads(files))
+                LogFile(*newest_file),
+                _history_from_json(path, json.loads(history)),
+                is_whole,
+                lambda: _files_from_json(json.loads(files)),
             )
         except (OSError, *MALFORMED):
             return None
@@ -90,7 +93,7 @@ class KeptHistories:
         if table.newest_file == NO_TABLE:
             return
         about = [FORM, *_key(table.history.path, asked), table.newest_file, table.is_whole]
-        lines = (about, _of_history(table.history), _of_files(table.files()))
+        lines = (about, _history_for_json(table.history), _files_for_json(table.files()))
         texts = [json.dumps(line, separators=(",", ":")) for line in lines]
         try:
             own_folder(self._folder)
@@ -116,9 +119,9 @@ def _checked(line: bytes) -> bytes:
     return text
 
 
-def _of_history(history: History) -> Any:
+def _history_for_json(history: History) -> Any:
     """Returns *history* for JSON, with each writer once."""
-    writers = dict.fromkeys(_of_writer(commit.writer) for commit in history.commits)
+    writers = dict.fromkeys(_writer_for_json(commit.writer) for commit in history.commits)
     numbers = {writer: n for n, writer in enumerate(writers)}
     column = history.chosen.column
     return {
@@ -132,18 +135,18 @@ def _of_history(history: History) -> Any:
         "commits": [
             (
                 *(each.version, each.at_ms, each.clock, each.change, each.operation, each.rows, each.bytes),
-                *(each.latency, numbers[_of_writer(each.writer)], each.newest_before),
+                *(each.latency, numbers[_writer_for_json(each.writer)], each.newest_before),
             )
             for each in history.commits
         ],
     }
 
 
-def _of_writer(writer: Writer) -> tuple[str | int | None, ...]:
+def _writer_for_json(writer: Writer) -> tuple[str | int | None, ...]:
     return writer.engine, writer.job, writer.query, writer.airflow, writer.run, writer.batch
 
 
-def _history(path: Path, kept: Any) -> History:
+def _history_from_json(path: Path, kept: Any) -> History:
     writers = [Writer(*each) for each in kept["writers"]]
     clocks, changes = {each.value: each for each in Clock}, {each.value: each for each in Change}
     commits = (
@@ -177,7 +180,7 @@ def _span(ends: Sequence[int | None] | None) -> Span | None:
     return None if ends is None else Span(*ends)
 
 
-def _of_files(files: VisibleFiles) -> Any:
+def _files_for_json(files: VisibleFiles) -> Any:
     kept = files if len(files.times) <= KEPT_FILES else files.with_newest_alone(KEPT_FILES)
     return {
         "times": {path: (times.oldest_ms, *times.newest) for path, times in kept.times.items()},
@@ -185,6 +188,6 @@ def _of_files(files: VisibleFiles) -> Any:
     }
 
 
-def _files(kept: Any) -> VisibleFiles:
+def _files_from_json(kept: Any) -> VisibleFiles:
     times = {path: FileTimes(oldest_ms, Span(*newest)) for path, (oldest_ms, *newest) in kept["times"].items()}
     return VisibleFiles(times, _span(kept["others"]))

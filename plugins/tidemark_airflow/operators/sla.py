@@ -118,11 +118,12 @@ def _tell_at_once(
 class JudgeSuites(TopologyJob):
     """Judges by great-expectations what the checker has stored, of all topologies.
 
-    It takes seconds, in which alerts need the slots of Airflow. So one process of a host judges for all, and in a run
-    that the checker has asked for the task is skipped while another process works.
+    Judging takes seconds, in which alerts need the slots of Airflow. So one process of a host judges for all, and in a
+    run that the checker has asked for the task is skipped while another process judges.
 
-    If *asks*, it always judges, and checks if the checker makes no checks. What its incidents change is delivered by a
-    run of `sla_check`, for which it asks.
+    With *asks* the task is one of the hourly DAG of reports. It is never skipped there, and if the checker makes no
+    checks, the task makes one itself. If channels then have something to deliver, the task asks for a run of
+    `sla_check`, which delivers it.
     """
 
     def __init__(self, *, topology: Topology, warehouse: str, asks: bool = False, **kwargs: Any) -> None:

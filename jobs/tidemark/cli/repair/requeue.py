@@ -68,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Sends the records, and prints their number."""
+    """Sends the records and prints their number; with `--dry-run` says which it would send."""
     warehouse = existing_warehouse(options)
     planned = partial(requeue_plan, options, warehouse, running_broker(options.home))
     say_inert(carry_out(planned, options, Layout(warehouse), options.topology, note=options.note))

@@ -46,7 +46,11 @@ def whole_number(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Returns the positive number of *text*."""
+    """Reads a length in seconds, which may have a fraction.
+
+    Raises:
+        InvalidArgument: it is not a number above 0, or is longer than a thread can wait.
+    """
     try:
         number = float(text)
     except ValueError:

@@ -260,10 +260,11 @@ def _listed_log_files(path: ObjectPath, name: str) -> list[LogFile]:
 
 
 def later_log_files(path: Path, newest: LogFile) -> list[LogFile] | None:
-    """Returns the files of commits after *newest*, which was the newest of the log of the table at *path*.
+    """Returns the commits that came into the log of the table at *path* after the file *newest*.
 
-    None: the log is not the one that was read then. It was shortened, rolled back, or is that of another table. Files
-    of a log never change, so that the name, inode and time of one file identify all before it.
+    *newest* was the log's newest file when the log was read before. Returns None if the log is another one now: it was
+    shortened or rolled back, or another table is at *path*. Files of a log never change. So if *newest* still has the
+    same name, inode and time, all files before it are the same, too.
     """
     found = log_files_from(path, newest.name)
     return found[1:] if found and found[0] == newest else None

@@ -421,10 +421,10 @@ class Decider:
         return intakes
 
     def give_up(self, newest: Entry, begun: Container[str]) -> None:
-        """Has the next batch record the updates that are dropped because the topology file changed.
+        """Counts the updates that are dropped because the topology file changed; the next batch records the counts.
 
-        These updates waited, after the entry *newest*, at sources and operators that the file no longer has, or that
-        have *begun* anew.
+        After the batch of the entry *newest* these updates waited at sources and operators that the file no longer has,
+        or that have *begun* anew.
         """
         names, operators = names_in(self._sub.operators), newest.notes.decision.operators
         gone = [name for name in operators if name in begun or name not in names]

@@ -2,10 +2,11 @@
 
 The request is `tidemark requeue --late --reopen`; each record is accepted once.
 
-How it works: a request lies in the control folder. The batch that is decided next starts from a progress that names
-the request. So a repeated batch, or a driver after a restart, reads the same records, and no other batch does. A
-later batch removes the request: the journal has the batch by then, and `requeued` the records. A window can be
-corrected while its states are kept; they are removed up to `forgotten`.
+How it works: the command puts a request into the control folder. The next batch carries it out: it reads the late
+records again, and its progress notes the request with the number of the batch. If the batch is decided again after a
+crash, it reads the same records, and no other batch does. A later batch removes the request, once the journal has the
+entry of the batch that read them. A window can be corrected as long as its states are kept; `forgotten` says up to
+which end of a window they are removed.
 """
 
 from __future__ import annotations

@@ -68,8 +68,12 @@ class SortedRun:
 class RunContent:
     """The content of a run that is to be written.
 
-    `merged` are the tables by name, each made from older runs and new states; `puts` and `others` are as in
-    `SortedRun`. `rows` is the number of rows after `write`.
+    Attributes:
+        name: the run's own name.
+        merged: by name, the tables that older runs and new states become.
+        puts: as in `SortedRun`.
+        others: as in `SortedRun`.
+        rows: what `write` has written: states, keys that are gone, and rows without a key. 0 before that.
     """
 
     name: str

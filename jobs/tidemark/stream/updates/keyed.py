@@ -150,7 +150,7 @@ class KeyedStep(JudgingStep[Op]):
         return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped, emitted.asserted)
 
     def emitted(self, updates: pl.DataFrame, moves: Moves, moment: Moment) -> EmissionResult:
-        """Judges *updates* by the emission of the operator."""
+        """Sends on or suppresses *updates*, or, where the emission holds updates, those that are due."""
         name, memory, emission = self.operator.name, self.shared.memory, self.emission
         emitter = Emitter(name, emission, memory, self.updates, remembers_deleted=self.by_time)
         kept = newest_by_time(updates, memory.states[name].look_up(updates["_key"])) if self.by_time else updates
