@@ -8,16 +8,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
-from tidemark.model.project.spark_settings import SparkSettings, read_spark
+from tidemark.model.project.spark_settings import SPARK_NEEDED, SparkSettings, read_spark
 from tidemark_airflow.operators import spark as spark_tasks
-from tidemark_airflow.operators.spark import BatchJob, DriverHook
+from tidemark_airflow.operators.spark import COMMIT_NOTE, NOTE_RUN, BatchJob, DriverHook
+from tidemark_airflow.operators.stream import StreamOperator
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +196,37 @@ def test_a_batch_job_is_submitted_with_its_topologys_settings() -> None:
     found = options(command)
     assert (found["--master"], found["spark.driver.memory"], found["spark.ui.port"]) == ("local[4]", "3g", "1")
     assert command[-2:] == [spark_tasks.script("rollup"), "x"]
+
+
+TI = SimpleNamespace(dag_id="load", task_id="rollup", run_id="r 1", try_number=1)
+NOTE = {"dag_id": "load", "task_id": "rollup", "run_id": "r 1"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the provider leaves a pipe open
+def test_commits_of_a_job_that_spark_runs_name_its_run(submitted_to: Path, tmp_path: Path) -> None:
+    arguments = tmp_path / "arguments"
+    (tmp_path / "bin" / "spark-submit").write_text(f'#!/bin/sh\nfor each; do echo "$each"; done >> {arguments}\n')
+    job_of(tmp_path, f"sys.exit({SPARK_NEEDED})").execute({"ti": TI})
+    assert json.loads(options(arguments.read_text().splitlines())[COMMIT_NOTE]) == NOTE
+
+
+def test_commits_of_a_teams_stream_name_its_run_if_nobody_gave_them_another_note(tmp_path: Path) -> None:
+    def note(**of_user: str) -> str:
+        job = {"application": str(tmp_path / "job.py"), "warehouse": str(tmp_path / "warehouse")}
+        task = StreamOperator(task_id="rollup", **job, spark_conf=of_user)
+        task._remember_run({"ti": TI}, task._driver())
+        return options(task._command())[COMMIT_NOTE]
+
+    assert json.loads(note()) == NOTE
+    assert note(**{COMMIT_NOTE: "mine"}) == "mine"
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_a_task_of_the_spark_provider_names_its_run_by_one_line(*, is_native: bool) -> None:
+    with DAG("load", schedule=None, render_template_as_native_obj=is_native):
+        task = SparkSubmitOperator(task_id="rollup", application="job.py", conf={**NOTE_RUN, "spark.ui.port": "1"})
+    task.render_template_fields({"ti": TI})
+    assert json.loads(options(task._get_hook()._build_spark_submit_command("job.py"))[COMMIT_NOTE]) == NOTE
 
 
 @pytest.fixture

@@ -26,7 +26,9 @@ from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.slas.channel_spec import Channel
 from tidemark.model.slas.sla_spec import known_watch, usable_slas, watched_topology
 from tidemark.model.tables.catalog import EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.topology import Topology
 from tidemark.reports.documents.status import page_document
+from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.topology_state import TopologyState
 from tidemark.sla.incidents.alert_message import message_of
 from tidemark.sla.incidents.alert_text import alert_texts
@@ -65,6 +67,7 @@ class Lake:
     places: list[Path] = field(default_factory=list)
     start_ms: int = 0
     at_ms: int = 0
+    topology: Topology = field(init=False)
     watch: SlaWatch = field(init=False)
 
     @property
@@ -80,10 +83,10 @@ class Lake:
         """Goes on with a new process."""
         silver = {"tables": [*map(str, self.places or [self.folder])], "owner": "orders team"}
         content = {"watch": {"silver": silver, **self.slas}}
-        topology = watched_topology(content, file="slas.toml")
-        slas = usable_slas(content, topology, file="slas.toml")
+        self.topology = watched_topology(content, file="slas.toml")
+        slas = usable_slas(content, self.topology, file="slas.toml")
         slas.refuse()
-        promised = Promised(topology=topology, specs=slas.specs, unusable=(), channels=[CHANNEL], project=None)
+        promised = Promised(topology=self.topology, specs=slas.specs, unusable=(), channels=[CHANNEL], project=None)
         self.watch = SlaWatch(
             self.warehouse.layout, lambda: promised, clock=lambda: self.at_ms, sleep_s=lambda _: pytest.fail("waits")
         )
@@ -138,6 +141,12 @@ def test_a_table_that_stands_still_is_one_alert_that_ends_when_it_goes_on(lake: 
     assert result["message"] == "staleness of silver.orders is 5 min; error from 5 min on"
     (opened,) = lake.warehouse.report(INCIDENTS, "watch")
     assert (opened["change"], opened["owner"], opened["run_id"]) == ("opened", "orders team", broken.run_id)
+
+    (finding,) = why_document(lake.warehouse.layout.warehouse, lake.topology, at_ms=lake.at_ms).findings
+    assert (finding.cause, finding.operator) == ("incident_open", "silver.orders")
+    assert finding.remedy.startswith(
+        "`tidemark why silver.orders` explains it, and `tidemark incidents watch --history "
+    )
 
     (due,) = lake.due()
     text = alert_texts(message_of(due, link="/page"), notified_ms=lake.at_ms)["text"]

@@ -53,6 +53,7 @@ examples:
   tidemark publish sql --schema tidemark        prints a script that registers tables and views in a catalog of Spark
   tidemark schema --into .schemas               writes JSON Schemas of topology and other files, for editors
   tidemark why flights                          explains missing results: blocked operators, causes, remedies
+  tidemark why silver.orders                    names the first late table upstream of a watched one, and its writer
   tidemark topology flights                     shows latency, records/s, watermark and backlog of its operators
   tidemark path flights --last 3                shows the critical path of the newest windows, and the culprit
   tidemark incidents flights                    lists broken SLAs, since when, and who acknowledged them
@@ -101,7 +102,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "print or write JSON Schemas of files of topologies, tests, SLAs and channels, for editors",
     ),
     ("watch", "explain.watch", "show the age of Delta tables that any program writes, from their logs"),
-    ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
+    ("why", "explain.why", "explain missing results of a topology, or a late watched table: causes, remedies"),
     ("trace", "explain.trace", "show what became of a record at each operator, or which records made a row"),
     ("reconcile", "explain.reconcile", "compare counts of records per hour: broker, source, operators and tables"),
     ("complete", "explain.complete", "say if an hour or a day of a table is complete, since when, or why not"),

@@ -8,7 +8,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -27,6 +27,9 @@ PAGE = 100
 SUCCESS = "success"
 ENDED = frozenset({SUCCESS, "failed"})
 """States of a DAG run that has ended."""
+FAILED = frozenset({"failed", "upstream_failed"})
+"""States of a task that keep its run from success."""
+HERE = frozenset({"127.0.0.1", "localhost"})
 
 
 class AirflowError(TidemarkError):
@@ -37,17 +40,38 @@ class AirflowError(TidemarkError):
         self.status = status
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """A task in a run of its DAG, as Airflow knows it now; instants are epoch ms.
+
+    Of a mapped task it is the instance that failed or has not ended, if there is one, else the last one to end. `state`
+    is None before the task is scheduled.
+    """
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    state: str | None
+    started_ms: int | None
+    ended_ms: int | None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if Airflow will not run it again by itself."""
+        return self.state in {SUCCESS, "skipped", "removed", *FAILED}
+
+
 @dataclass
 class AirflowApi:
     """A login at *url*.
 
-    The token is requested when it is first needed.
+    The token is requested when it is first needed. Without a user and a token, requests name nobody.
     """
 
     url: str
-    user: str
-    password: str = field(repr=False)
-    _token: str | None = field(default=None, repr=False)
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str | None = field(default=None, repr=False)
 
     def is_healthy(self) -> bool:
         """Returns True if scheduler, DAG processor and triggerer beat, and APIs answer."""
@@ -128,6 +152,50 @@ class AirflowApi:
         tasks = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
         return {task["task_id"]: task["state"] for task in tasks}
 
+    def newest_run_of(self, dag_id: str, task_id: str) -> TaskRun | None:
+        """Returns the task in the newest run of its DAG; None: Airflow does not know it."""
+        return self._first_run(dag_id, "~", task_id)
+
+    def run_of(self, dag_id: str, task_id: str, run_id: str) -> TaskRun | None:
+        """Returns the task in the run *run_id*; None: Airflow does not know it, or not any more."""
+        return self._first_run(dag_id, run_id, task_id)
+
+    def some_that_ran_at(self, at_ms: int) -> list[TaskRun]:
+        """Returns two of the tasks that ran at *at_ms*, epoch ms, or all if there are fewer.
+
+        Airflow lists a task with its newest try, so one that ran then in an earlier try is not found.
+        """
+        at = datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+        # A task without an end date is one that still runs.
+        wanted = urllib.parse.urlencode({"start_date_lte": at, "end_date_gte": at, "limit": 2})
+        found = self._get(f"/api/v2/dags/~/dagRuns/~/taskInstances?{wanted}")["task_instances"]
+        return [_task_run(each) for each in found]
+
+    def inlets_of(self, dag_id: str, task_id: str) -> list[str]:
+        """Returns the URIs of the assets that the task declares to read."""
+        wanted = urllib.parse.urlencode({"dag_ids": dag_id, "limit": PAGE})
+        assets = self._get(f"/api/v2/assets?{wanted}")["assets"]
+        task = {"dag_id": dag_id, "task_id": task_id}
+        return [each["uri"] for each in assets if any(task.items() <= of.items() for of in each["consuming_tasks"])]
+
+    def assets_that_triggered(self, dag_id: str, run_id: str) -> list[str]:
+        """Returns the URIs of the assets whose events triggered the run."""
+        events = self._get(f"{_run(dag_id, run_id)}/upstreamAssetEvents")["asset_events"]
+        return [event["uri"] for event in events if event["uri"]]
+
+    def _first_run(self, dag_id: str, run_id: str, task_id: str) -> TaskRun | None:
+        wanted = urllib.parse.urlencode({"task_id": task_id, "order_by": "-run_after", "limit": PAGE})
+        try:
+            found = self._get(f"{_run(dag_id, run_id)}/taskInstances?{wanted}")["task_instances"]
+        except AirflowError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+        runs = [_task_run(each) for each in found]
+        # A mapped task has several instances in a run.
+        of_first = [each for each in runs if each.run_id == runs[0].run_id]
+        return max(of_first, key=lambda run: (run.state in FAILED, not run.has_ended, run.ended_ms or 0), default=None)
+
     def log(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
         """Returns the lines that the newest try of a task has logged."""
         task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
@@ -140,14 +208,16 @@ class AirflowApi:
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, authorised: bool = True) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if authorised:
+        if authorised and (self.user or self.token):
             headers["Authorization"] = f"Bearer {self._login()}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # the URL is our own
         # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
+        is_here = urllib.parse.urlsplit(self.url).hostname in HERE
+        without_proxy = [urllib.request.ProxyHandler({})] if is_here else []
         for pause_s in (*PAUSES_S, None):
             try:
-                answer = ask(request, urllib.request.ProxyHandler({}), silent_for_s=WITHIN_S)
+                answer = ask(request, *without_proxy, silent_for_s=WITHIN_S)
             except NoAnswer as error:
                 msg = f"Airflow does not answer at {self.url} ({error}); if it was stopped, start it with `tidemark up`"
                 raise TidemarkError(msg) from error
@@ -160,10 +230,10 @@ class AirflowApi:
         return json.loads(answer.content or b"{}")
 
     def _login(self) -> str:
-        if self._token is None:
+        if self.token is None:
             login = {"username": self.user, "password": self.password}
-            self._token = str(self._call("POST", "/auth/token", login, authorised=False)["access_token"])
-        return self._token
+            self.token = str(self._call("POST", "/auth/token", login, authorised=False)["access_token"])
+        return self.token
 
 
 def _line(entry: Mapping[str, Any]) -> str:
@@ -172,5 +242,16 @@ def _line(entry: Mapping[str, Any]) -> str:
     return "\n".join([str(entry.get("event", "")), *raised])
 
 
+def _task_run(task: Mapping[str, Any]) -> TaskRun:
+    names = {"dag_id": task["dag_id"], "task_id": task["task_id"], "run_id": task["dag_run_id"]}
+    return TaskRun(
+        **names, state=task["state"], started_ms=_at_ms(task["start_date"]), ended_ms=_at_ms(task["end_date"])
+    )
+
+
+def _at_ms(instant: str | None) -> int | None:
+    return None if instant is None else round(datetime.fromisoformat(instant).timestamp() * 1_000)
+
+
 def _run(dag_id: str, run_id: str) -> str:
-    return f"/api/v2/dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id, safe='')}"
+    return f"/api/v2/dags/{urllib.parse.quote(dag_id, safe='')}/dagRuns/{urllib.parse.quote(run_id, safe='')}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -113,6 +114,19 @@ def read_query(file: Path) -> RecordedQuery | None:
         msg = f"{file}: {problem}; remove the file, and the next run of the query writes it"
         raise InvalidSpec(msg)
     return RecordedQuery(**{key: content[key] for key in RecordedQuery.__dataclass_fields__ if key in content})
+
+
+def query_with_id(layout: Layout, query_id: str) -> tuple[str, RecordedQuery] | None:
+    """Returns the query that has Spark's id *query_id* under any name, with that name; None: none is recorded.
+
+    Broken descriptions are left out.
+    """
+    for file in sorted(layout.control("", "").glob(f"*/*/{FILE}")):
+        with suppress(InvalidSpec):
+            query = read_query(file)
+            if query is not None and query.query_id == query_id:
+                return file.parent.parent.name, query
+    return None
 
 
 def _problem(content: Any, name: str) -> str:

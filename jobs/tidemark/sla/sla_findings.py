@@ -40,6 +40,8 @@ def sla_findings(
 def _open_incident(row: Row, topology: Topology, place: Mapping[str, Any]) -> WhyFinding:
     state, history = f"SLA {row['sla']} is broken", f"`tidemark incidents {topology.name} --history {row['incident']}`"
     remedy = f"{history} shows its changes, and who was told"
+    if topology.is_watch:
+        remedy = f"`tidemark why {row['subject']}` explains it, and {remedy}"
     # Another check may have been the newest at the instant, and that checks are missed no check finds.
     is_present = row["now"] is not None and row["checked_at"] is not None
     if is_present:

@@ -7,11 +7,13 @@ requirements.lock. A driver that YARN starts gets an archive with the library an
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from airflow.configuration import AIRFLOW_HOME
@@ -62,6 +64,22 @@ ON_YARN = "tidemark-driver"
 ARCHIVES = "spark.yarn.dist.archives"
 OF_ANOTHER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME")
 """Variables through which a job would get packages of another environment."""
+
+COMMIT_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+"""The property of Spark whose text is in each commit that it makes to a Delta table."""
+# Without the first blank, a DAG with `render_template_as_native_obj` would make a dictionary of the text.
+NOTE_RUN = {
+    COMMIT_NOTE: ' {{ {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id} | tojson }}',
+}
+"""For `conf` of a SparkSubmitOperator: its commits name the task and the run that made them."""
+
+
+def noted_run(context: Context) -> dict[str, str]:
+    """Returns the property by which Spark's commits name the task and the run of *context*."""
+    ti = context.get("ti")
+    if ti is None:
+        return {}
+    return {COMMIT_NOTE: json.dumps({"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id})}
 
 
 def script(job: str) -> str:
@@ -167,7 +185,7 @@ class DriverHook(SparkSubmitHook):
     """The Spark provider's hook with a topology's settings, *spark*; *labels* are those of pods on Kubernetes.
 
     Unlike the provider's hook it refuses an unknown connection, can return its command without running it, and hands no
-    secrets of Airflow on to its processes.
+    secrets of Airflow on to its processes. *noted* are properties that *spark* and *conf* may replace.
     """
 
     def __init__(
@@ -176,6 +194,7 @@ class DriverHook(SparkSubmitHook):
         spark: SparkSettings,
         conf: dict[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
+        noted: Mapping[str, str] = MappingProxyType({}),
         **kwargs: Any,
     ) -> None:
         self._spark = spark
@@ -185,7 +204,7 @@ class DriverHook(SparkSubmitHook):
         # These options name a file of this host.
         java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         of_yarn = {**ONE_ATTEMPT, **ROOM_FOR_PYTHON} if master == "yarn" else {}
-        self._conf = {**local_driver(master), **java, **of_yarn, **spark.properties, **(conf or {})}
+        self._conf = {**local_driver(master), **java, **of_yarn, **noted, **spark.properties, **(conf or {})}
         self._project = Project.here() if master == "yarn" and not is_here else None
         if self._project is not None:
             self._conf |= self._driver_files(self._project)
@@ -291,6 +310,7 @@ class BatchJob(SparkSubmitOperator):
         # A job that runs again replaces its results. On YARN the provider would refuse to submit without this.
         self.durable = False
         self._spark = spark
+        self._noted: Mapping[str, str] = {}
         self._process = SubprocessHook()
 
     def execute(self, context: Context) -> None:
@@ -299,6 +319,7 @@ class BatchJob(SparkSubmitOperator):
         Raises:
             AirflowException: the job failed.
         """
+        self._noted = noted_run(context)
         self._hook = hook = self._get_hook()
         if hook.python is None or self._ran_without_spark(hook.python) == SPARK_NEEDED:
             super().execute(context)
@@ -327,5 +348,6 @@ class BatchJob(SparkSubmitOperator):
             conn_id=self._conn_id,
             name=self.name,
             labels={"job": Path(self.application).stem},
+            noted=self._noted,
             application_args=self.application_args,
         )

@@ -61,6 +61,7 @@ from tidemark_airflow.operators.spark import (
     hide_secrets,
     job_environment,
     kafka_clusters,
+    noted_run,
     script,
 )
 from tidemark_airflow.operators.store import warehouse_at
@@ -238,6 +239,7 @@ class StreamOperator(BaseOperator):
         self.conn_id = conn_id
         self.supervision = supervision or Supervision()
         self._task_run = ""
+        self._noted: Mapping[str, str] = {}
 
     def execute(self, context: Context) -> None:
         """Launches or adopts the driver, and defers.
@@ -245,7 +247,8 @@ class StreamOperator(BaseOperator):
         Before that the task handles what happened to the stream after Airflow lost the try before. A task that was
         cleared gets a new driver.
         """
-        driver, ti, self._task_run = self._driver(), context.get("ti"), task_run(context)
+        driver, ti = self._driver(), context.get("ti")
+        self._remember_run(context, driver)
         is_first = ti is None or ti.try_number == ti.max_tries - (self.retries or 0) + 1  # of its run, or since a clear
         if is_first and ti is not None and ti.try_number > 1:
             _stop(driver, BY_USER)  # the triggerer may not have heard of it, or not have ended it yet
@@ -263,7 +266,8 @@ class StreamOperator(BaseOperator):
 
     def resume(self, context: Context, event: dict[str, str]) -> None:
         """Succeeds after a drain, launches the next driver after a rotation, else launches it again or fails."""
-        driver, self._task_run = self._driver(), task_run(context)
+        driver = self._driver()
+        self._remember_run(context, driver)
         verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have acted since the event
         why = self._why(driver, verdict)
         if verdict in _HANGS and (launch := driver.launch()) is not None:
@@ -286,7 +290,8 @@ class StreamOperator(BaseOperator):
 
         The task also fails if the DAG that asks is paused, and waits on for an answer that Airflow only delays.
         """
-        driver, self._task_run = self._driver(), task_run(context)
+        driver = self._driver()
+        self._remember_run(context, driver)
         answer = event["answer"]
         launch = driver.launch()
         if answer == UNSCHEDULED and launch is not None and self.decisions is not None:
@@ -418,6 +423,11 @@ class StreamOperator(BaseOperator):
         )
         self.defer(trigger=trigger, method_name="resume")
 
+    def _remember_run(self, context: Context, driver: Driver) -> None:
+        self._task_run = task_run(context)
+        # The commits of a process that runs several streams are not all of one task.
+        self._noted = {} if driver.shared else noted_run(context)
+
     def _driver(self) -> Driver:
         home = Layout(warehouse_at(self.warehouse)).control(self._name(), self.sub_topology)
         return Driver(home, self.supervision.right_to_kill, shared=self._shared())
@@ -458,6 +468,7 @@ class StreamOperator(BaseOperator):
             conn_id=self.conn_id,
             name=f"tidemark-{name}",
             labels={"topology": self._name()},
+            noted=self._noted,
         )
 
     def _arguments(self) -> list[str]:

@@ -34,6 +34,7 @@ from tidemark.model.topology_keys import OPERATORS
 from tidemark.query import kafka_metrics
 from tidemark.query.views import View, views
 from tidemark.semantics.liveness import LIMITS, Liveness
+from tidemark.sla import watched_why
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
 from tidemark.testing import file_format
 from tidemark.why import walk
@@ -166,7 +167,7 @@ def owners() -> str:
 
 def remarks() -> str:
     """Returns the text of docs/remarks.md."""
-    rows = (f"| `{cause}` | {cause.meaning} |\n" for cause in walk.remarks())
+    rows = (f"| `{cause}` | {cause.meaning} |\n" for cause in sorted({*walk.remarks(), *watched_why.REMARKS}))
     return OF_REMARKS + "".join(rows)
 
 

@@ -26,6 +26,9 @@ from tidemark.local.stack import Home
 from tidemark.local.topics import topics_of
 from tidemark.model.project.files import Project
 
+AIRFLOW_URL, AIRFLOW_TOKEN = "TIDEMARK_AIRFLOW_URL", "TIDEMARK_AIRFLOW_TOKEN"
+"""Variables with the address of an Airflow that `up` has not started, and a token for its REST API."""
+
 __all__ = [
     "EXAMPLE",
     "PARTS",
@@ -40,6 +43,7 @@ __all__ = [
     "broker",
     "dag_id",
     "guard",
+    "known_airflow",
     "once_every",
     "parts_of",
     "process",
@@ -80,6 +84,14 @@ def stopped_broker(home: Path) -> str | None:
     if not folder.is_dir() or process.find(folder, broker.NAME):
         return None
     return "the broker of this machine does not run, and keeps its records; `tidemark up` starts it again"
+
+
+def known_airflow(home: Path) -> AirflowApi | None:
+    """Returns the Airflow that AIRFLOW_URL names, else the one that `up` started; None: neither is known."""
+    if url := os.environ.get(AIRFLOW_URL):
+        return AirflowApi(url.rstrip("/"), token=os.environ.get(AIRFLOW_TOKEN))
+    folder = Home(home.resolve()).airflow
+    return airflow.api(folder) if airflow.runs(folder) else None
 
 
 def addresses(home: Home) -> str:

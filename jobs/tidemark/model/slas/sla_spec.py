@@ -397,10 +397,7 @@ def recorded_topologies(path: Path) -> list[str]:
 
     There are none if it is missing or not valid TOML, which `mistakes` has.
     """
-    try:
-        return _recorded(read_toml(path))
-    except (FileNotFoundError, InvalidSpec):
-        return []
+    return _recorded(_content_or_nothing(path))
 
 
 def topologies_of_jobs(slas: Path, files: Iterable[Path]) -> dict[str, Topology]:
@@ -431,13 +428,22 @@ def known_watch(path: Path) -> Topology | None:
 
     There is none if the file is missing or not valid TOML, which `mistakes` has.
     """
-    try:
-        content = read_toml(path)
-    except (FileNotFoundError, InvalidSpec):
-        return None
+    content = _content_or_nothing(path)
     tables = content.get(WATCH)
     is_promised = isinstance(tables, dict) and any(not is_set(table) for table in _slas_of(tables).values())
     return watched_topology(content, file=path.name) if is_promised else None
+
+
+def known_sets(path: Path) -> Topology:
+    """Returns the topology of the sets of watched tables of the file at *path*, with and without SLAs."""
+    return watched_topology(_content_or_nothing(path), file=path.name)
+
+
+def _content_or_nothing(path: Path) -> Mapping[str, Any]:
+    try:
+        return read_toml(path)
+    except (FileNotFoundError, InvalidSpec):
+        return {}
 
 
 def _slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
