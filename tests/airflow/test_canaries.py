@@ -26,7 +26,7 @@ from support.mail_and_webhook import Inbox, Receiver
 from support.supervised_streams import NUMBERS, SPARK, Stage, Supervised, staged
 from tidemark.control.process import free_port, wait_until
 from tidemark.local import airflow
-from tidemark.local.airflow_api import ENDED, AirflowApi
+from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi, TaskRun
 
 # `tests/objectstore/test_driver.py` has a short case: one secret, in arguments, logs and files.
 LONG = pytest.mark.long
@@ -80,6 +80,20 @@ class Watch:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What Airflow answers about the task `rollup` of the run *run_id*."""
+
+    run_id: str
+    of_run: TaskRun | None
+    newest: TaskRun | None
+    of_another: TaskRun | None
+    ran_then: list[TaskRun]
+    ran_in_1970: list[TaskRun]
+    inlets: list[str]
+    triggered_by: list[str]
+
+
+@dataclass(frozen=True)
 class Ran:
     """Traces of a run: files, processes, pages, mails, webhooks, task states.
 
@@ -96,6 +110,7 @@ class Ran:
     mails: list[str]
     texts: list[str]
     states: Mapping[str, str | None]
+    asked: Asked
 
     def found_in(self, texts: Iterable[str | bytes]) -> set[str]:
         """The places of the canaries that are in *texts*."""
@@ -138,9 +153,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
             store(of_airflow, stage.api, webhook)
             stream, watch = Supervised(stage, home / "warehouse", SPARK), Watch(home / "warehouse")
             with watch.on():
-                pages, states = play(stream, home)
+                pages, states, asked = play(stream, home)
             mails = [f"{mail}\n{mail.get_body().get_content()}" for mail in inbox.mails]
-            yield Ran(of_airflow, of_store, home, watch, pages, mails, webhook.taken, states)
+            yield Ran(of_airflow, of_store, home, watch, pages, mails, webhook.taken, states, asked)
 
 
 @contextmanager
@@ -197,10 +212,10 @@ def store(canary: Mapping[str, str], api: AirflowApi, webhook: Receiver) -> None
     api._call("POST", "/api/v2/variables", {"key": "stored", "value": canary["stored variable"]})
 
 
-def play(stream: Supervised, home: Path) -> tuple[list[str], Mapping[str, str | None]]:
+def play(stream: Supervised, home: Path) -> tuple[list[str], Mapping[str, str | None], Asked]:
     """Runs *stream*, then jobs and channels.
 
-    Returns the pages of its driver, and how the tasks ended.
+    Returns the pages of its driver, how the tasks ended, and what is known of one.
     """
     api, port, events = stream.stage.api, free_port(), home / "events"
     events.mkdir()
@@ -218,7 +233,22 @@ def play(stream: Supervised, home: Path) -> tuple[list[str], Mapping[str, str | 
         stream.drain(run_id)
     finally:
         stream.end()
-    return pages, api.task_states(DAG, checked)
+    return pages, api.task_states(DAG, checked), asked_of(api, checked)
+
+
+def asked_of(api: AirflowApi, run_id: str) -> Asked:
+    of_run = api.run_of(DAG, "rollup", run_id)
+    started_ms = 0 if of_run is None else of_run.started_ms or 0
+    return Asked(
+        run_id,
+        of_run,
+        newest=api.newest_run_of(DAG, "rollup"),
+        of_another=api.run_of(DAG, "rollup", "never"),
+        ran_then=api.some_that_ran_at(started_ms + 1),
+        ran_in_1970=api.some_that_ran_at(1),
+        inlets=api.inlets_of(DAG, "rollup"),
+        triggered_by=api.assets_that_triggered(DAG, run_id),
+    )
 
 
 def of_spark(url: str) -> list[str]:
@@ -302,3 +332,20 @@ def test_no_message_has_a_secret_even_if_it_cannot_be_sent(ran: Ran) -> None:
     for messages in (ran.mails, ran.texts):
         assert any("board_is_fresh" in text and "broken (" in text for text in messages)
         assert ran.found_in(messages) == set()
+
+
+def test_airflow_tells_who_ran_at_an_instant_and_what_a_task_reads(ran: Ran) -> None:
+    """`tidemark why` asks so about the last commit of a watched table."""
+    asked, of_run = ran.asked, ran.asked.of_run
+    assert of_run is not None
+    assert (of_run.dag_id, of_run.task_id, of_run.run_id, of_run.state) == (DAG, "rollup", asked.run_id, SUCCESS)
+    assert of_run.started_ms is not None
+    assert of_run.ended_ms is not None
+    assert of_run.started_ms < of_run.ended_ms
+    assert (asked.newest, asked.of_another) == (of_run, None)
+    # Others ran then, too: the task of the stream waited for its driver.
+    assert len(asked.ran_then) == 2
+    for run in asked.ran_then:
+        assert (run.started_ms or 0) <= of_run.started_ms + 1 <= (run.ended_ms or of_run.ended_ms)
+    assert asked.ran_in_1970 == []
+    assert (asked.inlets, asked.triggered_by) == (["file:///lake/numbers"], [])

@@ -52,7 +52,7 @@ RUN_ELSEWHERE: Mapping[str, tuple[str, str]] = {
 GUIDES: Mapping[str, tuple[str, str]] = {
     "readings": ("airflow/test_first_topology.py", "first-topology.md"),
     "shop": ("delta/test_recorded_queries.py", "shop"),
-    "silver.orders": ("delta/test_watched_why.py", 'why("silver.orders")'),
+    "silver.orders": ("delta/test_watched_why.py", 'why("silver.orders"'),
     "s3a://bucket/warehouse": ("objectstore/test_engine.py", "s3"),
     "s3://lake/silver": ("delta/test_watch_ages.py", '"--warehouse", "warehouse", *words'),
 }

@@ -83,6 +83,8 @@ class Airflow:
     paused: bool = False
     inlets: dict[str, tuple[str, str]] = field(default_factory=dict)
     triggered_by: dict[str, str] = field(default_factory=dict)
+    page: str = ""
+    """What it answers as another server."""
     url: str = ""
 
     @property
@@ -127,7 +129,8 @@ def airflow() -> Iterator[Airflow]:
             wanted = {key: values[0] for key, values in parse_qs(url.query).items()}
             is_known = self.headers["Authorization"] == "Bearer secret"
             status, content = serves.answer(unquote(url.path), wanted) if is_known else (401, {"detail": "who?"})
-            body = json.dumps(content).encode()
+            body = (serves.page or json.dumps(content)).encode()
+            status = 200 if serves.page else status
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -329,6 +332,8 @@ def test_what_nobody_can_be_asked_is_unknown_and_the_remedy_says_how_to_learn_it
     assert read.seen == "unknown: commits do not say it"
     # Airflow has forgotten the run.
     assert "Airflow does not know that run" in lake.why("bronze.raw", airflow)[0].seen
+    for airflow.page in ("<html>", "[]"):
+        assert f"what answers at {airflow.url} is no Airflow 3" in lake.why("bronze.raw", airflow)[0].seen
     airflow.url = "http://127.0.0.1:9"
     assert "Airflow does not answer at http://127.0.0.1:9" in lake.why("bronze.raw", airflow)[0].seen
 
@@ -357,6 +362,7 @@ def test_the_command_asks_the_airflow_of_the_environment(lake: Lake, airflow: Ai
     assert f"`tidemark watch {raw}` shows the commits before" in shown.stdout
     first, *_ = json.loads(why(lake, "bronze.raw", "--format", "json", **asks).stdout)
     assert (first["cause"], first["operator"], first["since"]) == ("writer_failed", "bronze.raw", at(25))
+    assert "no Airflow is known that could be asked" in why(lake, "bronze.raw").stdout
     refused = why(lake, "bronze.raw", **asks | {"TIDEMARK_AIRFLOW_TOKEN": "guessed"})
     assert "Airflow refused GET" in refused.stdout
     assert "401" in refused.stdout

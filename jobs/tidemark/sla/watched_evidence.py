@@ -160,6 +160,10 @@ class Surroundings:
             of_assets = [] if self.airflow is None or task is None else [*_places_of_assets(self.airflow, task)]
         except TidemarkError as error:
             run, of_assets = CommitRun(known_by=f"{_noted(commit.writer)}{error}"), []
+        except (ValueError, LookupError, TypeError, AttributeError):
+            url = "" if self.airflow is None else self.airflow.url
+            told = f"what answers at {url} is no Airflow 3; correct TIDEMARK_AIRFLOW_URL"
+            run, of_assets = CommitRun(known_by=f"{_noted(commit.writer)}{told}"), []
         by_place = {place.path or place.name: place for place in chain(of_assets, of_query)}
         return replace(evidence, run=run, query=query, reads=[*by_place.values()])
 

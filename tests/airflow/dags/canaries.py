@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from airflow.sdk import DAG, Param, chain
+from airflow.sdk import DAG, Asset, Param, chain
 
 from tidemark.model.slas.channel_spec import parse
 from tidemark.model.topology import load
@@ -36,6 +36,7 @@ with DAG("canaries", schedule=None, params={"warehouse": Param("", type="string"
             job=job,
             spark=load(NUMBERS).spark,
             conf={"spark.ui.enabled": "false"},
+            inlets=[Asset("file:///lake/numbers")],
             application_args=["--warehouse", WAREHOUSE, "--topology", *arguments],
         )
         for job, arguments in JOBS.items()
