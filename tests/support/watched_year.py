@@ -114,7 +114,6 @@ class Definition:
     mean_ms: int = 0
     has_events: bool = True
     merges: bool = False
-    is_optimized: bool = False
     clock_ahead_ms: int = 0
     are_events_ahead: bool = False
 
@@ -470,26 +469,29 @@ class Alarm:
     slas: tuple[str, ...]
 
 
-def instants(played: Played, since_ms: int, until_ms: int) -> list[int]:
-    """The instants at which a table is judged: just before commits, and on a grid.
+USUAL_PAUSES = {Rhythm.BARS: 8 * MINUTE, Rhythm.HOURLY: 100 * MINUTE}
+"""Of random commits three times their mean, and of all others none."""
+LOOKED_AT = {Rhythm.BARS: 20, Rhythm.HOURLY: 3, Rhythm.POISSON: 5, Rhythm.HEAVY: 10}
+"""Of so many commits one is looked at that came after a usual pause; of all others each."""
 
-    An age is greatest just before a commit, and just before days off. Every tenth commit is also looked at just after
-    it. Bars are looked at on the grid, and at commits after more than the usual five minutes.
+
+def instants(played: Played, since_ms: int, until_ms: int) -> list[int]:
+    """The instants at which a table is judged.
+
+    An age is greatest just before a commit, and just before days off. So these are the instants just before commits,
+    which are all that came after more than a usual pause, and some of the others. Where a clock is ahead the instant of
+    the commit is one, too. A grid is for what is counted over an interval.
     """
-    rhythm = played.table.rhythm
-    if rhythm is Rhythm.BARS:
-        sessions = played.table.exchange.sessions
-        found = {ms - 1 for each in sessions for ms in range(each.open_ms, each.close_ms + HOUR, HOUR // 2)}
+    table = played.table
+    if table.rhythm is Rhythm.BARS:
+        found = {ms - 1 for each in table.exchange.sessions for ms in range(each.open_ms, each.close_ms + 1, HOUR // 2)}
     else:
-        found = {ms - 1 for ms in range(since_ms, until_ms, 6 * HOUR)}
-        # Midnight in New York and in Frankfurt.
-        found |= {day_ms + hour * HOUR - 1 for day_ms in range(since_ms, until_ms, DAY) for hour in (4, 5, 22, 23)}
-    last_ms = 0
+        # Midnight in New York and in Frankfurt, and once in between.
+        found = {day_ms + hour * HOUR - 1 for day_ms in range(since_ms, until_ms, DAY) for hour in (4, 5, 13, 22, 23)}
+    usual_ms, one_of, last_ms = USUAL_PAUSES.get(table.rhythm, 3 * table.mean_ms), LOOKED_AT.get(table.rhythm, 1), 0
     for n, at_ms in enumerate(played.commits_ms):
-        if rhythm is not Rhythm.BARS or at_ms - last_ms > 8 * MINUTE:
-            found.add(at_ms - 1)
-        if n % 10 == 0:
-            found.add(at_ms)
+        if n % one_of == 0 or at_ms - last_ms > usual_ms:
+            found |= {at_ms - 1, at_ms} if table.clock_ahead_ms else {at_ms - 1}
         last_ms = at_ms
     return sorted(at_ms for at_ms in found if since_ms <= at_ms < until_ms)
 
