@@ -363,9 +363,10 @@ def plan(table: Definition, runs: Sequence[Run], seed: int, fault: Fault | None 
         lost = draw.choice(SPOILED_RUNS.get(table.rhythm, (lost + 1,)))
     first = draw.randrange(len(runs) // 5, len(runs) * 11 // 12 - 1)
     start_ms = runs[first].due_ms
+    end_ms = runs[min(first + lost, len(runs) - 1)].due_ms
     if table.mean_ms:
-        return Stop(table=table.name, fault=fault, start_ms=start_ms, end_ms=start_ms + lost * table.mean_ms)
-    return Stop(table=table.name, fault=fault, start_ms=start_ms, end_ms=runs[min(first + lost, len(runs) - 1)].due_ms)
+        end_ms = min(start_ms + lost * table.mean_ms, runs[-1].due_ms)
+    return Stop(table=table.name, fault=fault, start_ms=start_ms, end_ms=end_ms)
 
 
 def planted(table: Definition, runs: Sequence[Run], stop: Stop) -> tuple[list[Run], Stop]:
