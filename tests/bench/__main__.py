@@ -33,6 +33,7 @@ PARTS = (
     "breaches",
     "trace",
     "watch",
+    "year",
     "metrics",
     "status",
     "outside",

@@ -44,6 +44,7 @@ RUN_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "run": ("delta/test_run.py", '"run"'),
     "run --application": ("delta/test_application.py", '"--application"'),
     "serve-metrics": ("delta/test_metrics.py", "serve_metrics"),
+    "suggest slas watch": ("delta/test_suggest_watched.py", '"suggest", "slas", "watch"'),
     "topic": ("airflow/test_first_topology.py", "go_through"),
     "up": ("airflow/test_first_topology.py", "go_through"),
     "watch": ("delta/test_watch.py", "shown_commands"),

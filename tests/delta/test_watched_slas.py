@@ -239,6 +239,18 @@ def test_a_table_that_is_gone_breaks_its_promise_and_one_that_is_damaged_is_unkn
     assert "there is no Delta table silver.orders" in result["message"]
 
 
+def test_what_is_ahead_of_the_clock_breaks_a_promise_from_its_limit_on(lake: Lake) -> None:
+    """The clock of the writer is ahead of the checker's: by less than what is promised that says nothing of the age."""
+    append(lake.orders, 0)
+    now_ms = stamps(lake.orders)[-1]
+    made_ms = append(lake.orders, now_ms)
+    lake.slas["written"] = lake.slas["kept"] | {"measure": "commit_age"}
+    lake.begin(now_ms - 301_000)
+    assert (lake.verdict("kept"), lake.newest("written")["verdict"]) == ("ahead_of_clock", "ahead_of_clock")
+    lake.begin(made_ms - 299_000)
+    assert (lake.verdict("kept"), lake.newest("written")["verdict"]) == ("pass", "pass")
+
+
 def test_of_several_columns_of_times_none_is_judged(lake: Lake) -> None:
     at = pa.array([utc(0)], pa.timestamp("us", "UTC"))
     write_deltalake(str(lake.orders), pa.table({"made": at, "seen": at}))

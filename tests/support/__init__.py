@@ -30,6 +30,7 @@
 | `past_days` | days of `flights` before an hour that is played |
 | `plain_topology` | the expected results of a drawn topology, record by record |
 | `repairable` | `Repairable`: a stopped stream that each command for repairs can repair |
+| `watched_year` | plays tables that other programs write, with planted stops, and counts what alarms find |
 | `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |
 | `latency_facts` | the facts about latency that one batch leaves |
 | `busy_warehouse` | a warehouse of `flights` with faults, alerts and a month of history, and one without faults |

@@ -58,6 +58,7 @@ examples:
   tidemark path flights --last 3                shows the critical path of the newest windows, and the culprit
   tidemark incidents flights                    lists broken SLAs, since when, and who acknowledged them
   tidemark suggest slas flights                 proposes limits of SLAs, from the last seven days
+  tidemark suggest slas watch                   proposes SLAs of watched tables, from their recorded commits
   tidemark metrics rules flights                writes alerting rules for Prometheus from the SLAs
   tidemark serve-metrics --port 9477            serves metrics to a Prometheus on this machine
   tidemark whatif flights --operator carrier_state --scale 0.5
@@ -113,7 +114,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("path", "explain.path", "show the critical path of a streaming window, and its culprit"),
     ("whatif", "explain.whatif", "estimate the latency of windows with a quicker operator, another bound or trigger"),
     ("incidents", "explain.incidents", "list the incidents of broken SLAs; acknowledge, silence or snooze them"),
-    ("suggest", "explain.suggest", "propose limits of SLAs, from the last seven days"),
+    ("suggest", "explain.suggest", "propose limits of SLAs, from what was measured"),
     ("tables", "explain.tables", "show the Delta tables: rows, files, bytes, version"),
     ("doctor", "repair.doctor", "check that checkpoints, journals and tables are consistent"),
     (

@@ -210,8 +210,10 @@ def _nothing(spec: SlaSpec, sla: Sla, table: SeenTable, *, at_ms: int, since_ms:
 
 def _length(spec: SlaSpec, sla: Sla, span: Span, *, at_ms: int, is_age: bool) -> Status:
     verdict = judge_length(span, sla)
-    # A length below 0 says that an event is ahead of the clock that it is compared with.
-    if span.high_ms is not None and is_ahead(-span.high_ms, now_ms=0, clock_error_ms=LEAST_CLOCK_ERROR_MS):
+    # A length below 0 says that a clock is ahead of the one that it is compared with. If that is less than the limit, a
+    # table that stands still is found later by so much, and nobody has to know it at each commit.
+    within_ms = max(LEAST_CLOCK_ERROR_MS, round(sla.least_ms))
+    if span.high_ms is not None and is_ahead(-span.high_ms, now_ms=0, clock_error_ms=within_ms):
         verdict = Verdict.AHEAD_OF_CLOCK
     crossed = crossed_ms(span.low_ms, sla, now_ms=at_ms) if is_age and span.low_ms is not None else None
     observed_ms = span.high_ms if span.low_ms is None else span.low_ms

@@ -172,8 +172,9 @@ def commit_latency(table: SeenTable, counted: Counted) -> Measurement:
 
 def volume(table: SeenTable, counted: Counted) -> Measurement:
     """Counts the rows in the files that commits wrote that changed data. A MERGE writes unchanged rows again, too."""
-    rows = [commit.rows for commit in table.commits if commit.at_ms >= counted.start_ms]
-    is_cut = table.since_ms is not None and table.since_ms > counted.start_ms
+    start_ms = counted.start_ms
+    rows = [commit.rows for commit in table.commits if commit.at_ms >= start_ms]
+    is_cut = table.since_ms is not None and table.since_ms > start_ms
     low, is_exact = sum(present(rows)), not is_cut and None not in rows
     note = _cut(is_cut=is_cut) or ("" if is_exact else "the log has no number of rows of some files")
     return Measurement(value=Span(low, low if is_exact else None), note=note)
