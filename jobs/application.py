@@ -49,6 +49,8 @@ def arguments() -> argparse.ArgumentParser:
         metavar="PREFIX",
         help="write the offsets of its queries into the consumer groups PREFIX-TOPOLOGY-QUERY",
     )
+    observed = "count the latencies of the records that its queries write, by this TIMESTAMP column; may be repeated"
+    parser.add_argument("--observe", action="append", default=[], metavar="COLUMN", help=observed)
     return parser
 
 

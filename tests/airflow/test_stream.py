@@ -111,7 +111,7 @@ def test_a_job_of_a_teams_own_is_drained_like_a_stream(driver: Driver, tmp_path:
     of_team = {"topology_file": None, "sub_topology": "", "topology": "flights", "application": str(job)}
     right_to_kill = RightToKill(starting_s=120.0, draining_s=60.0)
     supervision = Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, right_to_kill=right_to_kill)
-    given = {"application_args": ["--day=7"], "consumer_groups": "acme"}
+    given = {"application_args": ["--day=7"], "consumer_groups": "acme", "observe": ["at"]}
     task = operator(driver, **of_team, **given, supervision=supervision)
     alone = Driver(driver.home, right_to_kill)
     try:
@@ -119,7 +119,8 @@ def test_a_job_of_a_teams_own_is_drained_like_a_stream(driver: Driver, tmp_path:
         process.wait_until((driver.home / "seen").exists, "the job", 120)
         assert (driver.home / "seen").read_text() == "--day=7"
         assert waiting.trigger.serialize()[1]["shared"] is None
-        assert json.loads((driver.home / "job.json").read_text())["consumer_groups"] == "acme"
+        launched = json.loads((driver.home / "job.json").read_text())
+        assert (launched["consumer_groups"], launched["observe"]) == ("acme", ["at"])
         alone.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
         process.wait_until(lambda: not alone.control.is_held(), "its end", 120)
         assert event(waiting.trigger) == {"verdict": "drained"}
@@ -138,6 +139,8 @@ def test_a_job_needs_a_list_of_arguments_and_its_file(driver: Driver) -> None:
     named = {"task_id": "status", "warehouse": str(driver.home), "application": "gone.py"}
     with pytest.raises(InvalidArgument, match="application_args must be a list of arguments, got '--day 1'"):
         StreamOperator(**named, application_args="--day 1")
+    with pytest.raises(InvalidArgument, match=r"observe must be a list of columns, got 'at'; write \['at'\]"):
+        StreamOperator(**named, observe="at")
     with pytest.raises(InvalidArgument, match=r"application: gone\.py is not a file on this host"):
         operator(driver, topology_file=None, sub_topology="", topology="flights", application="gone.py").execute({})
 

@@ -135,12 +135,13 @@ def test_commands_know_a_job_that_fails_before_its_first_query(job: Job) -> None
     [
         (
             "tidemark run by ann",
-            "`tidemark run shop --application {file} --argument=--day '--argument=7 8' --consumer-groups=acme`",
+            "`tidemark run shop --application {file} --argument=--day '--argument=7 8' --consumer-groups=acme "
+            "--observe=at`",
         ),
         (
             "",
-            "`tidemark run shop --application {file} --argument=--day '--argument=7 8' --consumer-groups=acme` "
-            "(in Airflow clear its task)",
+            "`tidemark run shop --application {file} --argument=--day '--argument=7 8' --consumer-groups=acme "
+            "--observe=at` (in Airflow clear its task)",
         ),
         (
             "shop manual__1 try 2",
@@ -151,7 +152,7 @@ def test_commands_know_a_job_that_fails_before_its_first_query(job: Job) -> None
 def test_a_remedy_launches_a_job_as_it_was_launched(job: Job, launched_by: str, remedy: str) -> None:
     (job.home / "mine.py").write_text("exit(2)")
     options = job.options("--day", "7 8", launched_by=launched_by)
-    options.consumer_groups = "acme"
+    options.consumer_groups, options.observe = "acme", ["at"]
     run_application(options)
     topology = recorded_topology(Layout(job.home / "warehouse"), "shop")
     assert topology is not None

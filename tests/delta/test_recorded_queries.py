@@ -12,13 +12,14 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 import critical_path
 from support.command_line import CommandOutput, tidemark
-from support.recorded_jobs import BOOTED_MS, Job, files, topic
+from support.recorded_jobs import BOOTED_MS, Job, files, observation, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import FactsWriter, Query
 from tidemark.cli.explain import status
@@ -30,6 +31,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.facts.measures import sla_facts
+from tidemark.facts.measures.observed_latencies import observed_latencies
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.files import Project
@@ -42,6 +44,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.recorded_jobs.queries import (
     FILE,
     RecordedQuery,
+    read_query,
     recorded_topologies,
     recorded_topology,
     topology_of,
@@ -51,6 +54,7 @@ from tidemark.recorded_jobs.queries import (
 from tidemark.reports.documents.status import status_document
 from tidemark.reports.documents.why import why_document
 from tidemark.sla.measures.status import statuses
+from tidemark.sla.sla_text import measurement_text
 from tidemark.storage.delta.log import TableLog
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
@@ -112,6 +116,9 @@ BROKEN = {
     '{"name": "clean", "query_id": "1", "first_batch": "0"}': "first_batch must be a whole number",
     '{"name": "clean", "query_id": "1", "sources": {"clean:a": 1}}': (
         "sources must have a location for each name clean:PLACE"
+    ),
+    '{"name": "clean", "query_id": "1", "observed_limits_ms": [1.5]}': (
+        "observed_limits_ms must be a list of whole numbers"
     ),
     '{"name": "../../x", "query_id": "1"}': "name must be that of its folder, clean",
 }
@@ -290,6 +297,115 @@ def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
     assert job.rows("operator_batches", *columns) == [
         ("clean", "sink", 8, 6, 2), ("clean:orders", "source", 5, 5, 0), ("clean:returns", "source", 3, 3, 0)
     ]  # fmt: skip
+
+
+# what was observed
+
+
+LATENCY = ("n", "min_ms", "max_ms", "sum_ms", "negative_n", "over_limits")
+
+
+def latency_of(job: Job) -> list[tuple[Any, ...]]:
+    """LATENCY of each batch of the query."""
+    rows = job.rows("operator_batches", "batch_id", "operator", *LATENCY)
+    return [row for _, operator, *row in rows if operator == job.name]
+
+
+def test_an_observed_batch_counts_its_records_over_each_limit(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    # Spark's instant is 12:00:00.100, and the batch ends at 12:00:00.700: it takes 600 ms, less than a tenth of 30 s.
+    times_ms = [NOON - age_ms for age_ms in (40_000, 28_000, 26_000, 1_000)]
+    observed = observation(NOON + 100, times_ms, 30_000, 60_000)
+    job.batch(NOON, topic("orders", 0, 9), newest_ms=NOON, observed=observed)
+    # Latencies are 40.7, 28.7, 26.7 and 1.7 s. Those above 27 s may be over 30 s; Spark's own times are those of input.
+    over = [{"limit_ms": 30_000, "n": 2}, {"limit_ms": 60_000, "n": 0}]
+    assert latency_of(job) == [[4, 1_700, 40_700, 97_800, 0, over]]
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "slow"),
+    [
+        (3_100, 1),  # 3 s after Spark's instant: the latencies are 13, 28 and 31 s, and the limit is met exactly
+        (3_101, 2),  # 1 ms more: for a batch of up to 6 s, what is over 24 s counts
+        (25_000, 3),
+        (90_000, 3),  # longer than the limit
+    ],
+)
+def test_a_limit_is_counted_for_the_length_of_the_batch(tmp_path: Path, took_ms: int, slow: int) -> None:
+    job = Job(tmp_path, "clean")
+    times_ms = [NOON + 100 - age_ms for age_ms in (10_000, 25_000, 28_000)]
+    job.batch(
+        NOON, topic("orders", 0, 3), took_ms=took_ms, observed=observation(NOON + 100, times_ms, 30_000)
+    )  # fmt: skip
+    assert [row[-1] for row in latency_of(job)] == [[{"limit_ms": 30_000, "n": slow}]]
+
+
+def test_records_of_the_future_are_not_slow_and_an_observed_batch_may_have_none(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 1), observed=observation(NOON, [NOON + MINUTE], 30_000))
+    job.batch(NOON, topic("orders", 1, 2), newest_ms=NOON, observed=observation(NOON, [], 30_000))
+    assert latency_of(job) == [
+        [1, -59_300, -59_300, -59_300, None, [{"limit_ms": 30_000, "n": 0}]], [None] * len(LATENCY)
+    ]  # fmt: skip
+
+
+def test_a_description_has_the_limits_of_the_newest_batch_with_records(tmp_path: Path) -> None:
+    def limits(job: Job) -> tuple[int, ...] | None:
+        query = read_query(Layout(tmp_path).control("shop", "clean") / FILE)
+        assert query is not None
+        return query.observed_limits_ms
+
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 1))
+    assert limits(job) is None
+    job.batch(NOON, topic("orders", 1, 2), observed=observation(NOON, [NOON], 60_000, 30_000))
+    job.batch(NOON, topic("orders", 2, 2))
+    assert limits(job) == (30_000, 60_000)
+    job.batch(NOON, topic("orders", 2, 3), observed=observation(NOON, [NOON]))
+    assert limits(job) == ()
+    job.batch(NOON, topic("orders", 3, 4))
+    assert limits(job) is None
+
+
+BURNS = """
+[shop.{name}]
+subject = "clean"
+measure = "burn_rate"
+threshold = "{threshold}"
+target = 0.9
+error_at = 2
+owner = "ann"
+"""
+
+
+def test_slow_records_of_an_observed_query_use_up_a_budget(tmp_path: Path) -> None:
+    """Of 10 records 3 are slow, three times what a target of 0.9 allows."""
+    job = Job(tmp_path, "clean")
+    slow, quick = NOON - 40_000, NOON - 1_000
+    job.batch(NOON - 60 * MINUTE, topic("orders", 0, 1), observed=observation(NOON - 60 * MINUTE, [slow], 30_000))
+    job.batch(NOON, topic("orders", 1, 7), observed=observation(NOON, [slow] * 2 + [quick] * 4, 30_000))
+    job.batch(NOON, topic("orders", 7, 11), observed=observation(NOON, [slow] + [quick] * 3, 30_000, 5_000))
+    file = tmp_path / "slas.toml"
+    budget = '[shop.budget]\nsubject = "clean"\nobjective = { latency = "30 s", target = 0.95, min_records = 10 }\n'
+    texts = [BURNS.format(name="half", threshold="30 s"), BURNS.format(name="new", threshold="5 s")]
+    texts += [BURNS.format(name="other", threshold="1 min"), f'{budget}owner = "ann"']
+    file.write_text("\n".join(texts))
+    slas, at_ms = load_usable(file, shop(tmp_path)), NOON + SECOND
+    assert not slas.errors
+    facts = observed_latencies(Warehouse(tmp_path), shop(tmp_path), slas.specs, at_ms=at_ms)
+    judged = {each.spec.name: each for each in statuses(slas.specs, shop(tmp_path), facts, [], at_ms=at_ms)}
+    found = {name: (each.verdict, each.records, each.budget.burn_rate) for name, each in judged.items() if each.budget}
+    assert {name: found[name] for name in ("half", "new", "other", "budget_1h")} == {
+        "half": ("error", 10, 3.0),
+        "new": ("error", 4, 2.5),  # declared later: only the newest batch has it
+        "other": ("unknown", 0, None),
+        "budget_1h": ("pass", 10, 6.0),  # the batch of 11:00 had ended at 11:00:00.700, over an hour before 12:00:01
+    }  # fmt: skip
+    early = "longer than 30 s in 10 min (or up to a tenth less, since Spark counted them before their batch ended), "
+    assert f"30.00 % of the records of clean took {early}3 times 10 %" in measurement_text(judged["half"])
+    whole = judged["budget_3d"].window_budget
+    assert whole is not None
+    assert (whole.records, whole.slow) == (11, 4)
 
 
 # what a listener hears
@@ -709,6 +825,44 @@ def test_check_accepts_quantiles_that_a_job_measures(tmp_path: Path) -> None:
     assert [*_not_measured(project, topology, layout)] == []
 
 
+def test_check_accepts_budgets_of_an_observed_query(tmp_path: Path) -> None:
+    project, warehouse = Project(tmp_path), tmp_path / "warehouse"
+    project.topologies.mkdir(parents=True)
+    project.slas.parent.mkdir(parents=True, exist_ok=True)
+    slas = """
+        [shop]
+        recorded = true
+        [shop.most]
+        subject = "clean"
+        objective = { latency = "30 s", target = 0.99 }
+        owner = "ann"
+    """
+    project.slas.write_text(slas)
+    job = Job(warehouse, "clean")
+    job.batch(NOON, topic("orders", 0, 1))
+    with pytest.raises(
+        InvalidSpec, match=r"shop.most.objective: .* not report; start the job with --observe COLUMN, or"
+    ):
+        check([], warehouse, project)
+    job.batch(NOON, topic("orders", 1, 2), observed=observation(NOON, [NOON]))
+    assert check([], warehouse, project) == [
+        "slas.toml: warning: shop.most promises 30 s of clean, which counts this limit from the next start of its job; "
+        "restart it",
+        "shop, recorded from jobs: SLAs most_1h, most_6h, most_3d; streams so far: clean",
+    ]
+    job.batch(NOON, topic("orders", 2, 3), observed=observation(NOON, [NOON], 30_000))
+    assert len(check([], warehouse, project)) == 1
+    project.slas.write_text(slas.replace("0.99 }", '0.99, window = "31 d" }'))
+    with pytest.raises(InvalidSpec, match=r'has a window of 31 d, .* kept for 30 d; write window = "30 d" or shorter'):
+        check([], warehouse, project)
+    quantile = '[shop.p99]\nsubject = "clean"\nmeasure = "latency_p99"\nerror_after = "5 s"\nowner = "ann"\n'
+    project.slas.write_text(f"{slas}\n{quantile}")
+    with pytest.raises(
+        InvalidSpec, match=r"shop.p99.measure: .*; write an objective, and start the job with --observe"
+    ):
+        check([], warehouse, project)
+
+
 def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events, works = tmp_path / "events.jsonl", list[Callable[[], None]]()
     transport = {"type": "file", "log_file_path": str(events), "append": True}
@@ -790,6 +944,7 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
             ["run", "shop", "--consumer-groups=acme"],
             "--consumer-groups is for a job; write consumer_groups in the topology's file",
         ),
+        (["run", "shop", "--observe=at"], "--observe is for a job; streams of a topology measure the latency of every"),
         (["run", "shop", "--application", "."], "is a folder; name the Python file of a job"),
     ],
 )

@@ -636,6 +636,8 @@ def test_a_listener_that_cannot_write_fails_no_query(shop, caplog):
 # application
 
 
+NAMES = ("orders", "ids")
+STATISTICS = ("n", "min_ms", "max_ms", "sum_ms", "negative_n")
 MINE = """
 import sys
 from pathlib import Path
@@ -705,6 +707,60 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
         (0, "orders", 2),
         (0, "orders:feed", 2),
     ]
+
+
+OBSERVED = """
+import sys
+from pyspark.sql import SparkSession
+
+feed, out, checkpoint = sys.argv[1:]
+orders = SparkSession.builder.getOrCreate().readStream.schema("order_id string, ordered_at timestamp").json(feed)
+
+def run(rows, name):
+    writer = rows.writeStream.queryName(name).option("checkpointLocation", f"{checkpoint}/{name}")
+    writer.trigger(availableNow=True).format("json").start(f"{out}/{name}").awaitTermination()
+
+run(orders.where("order_id <> 'x'"), "orders")
+run(orders.select("order_id"), "ids")
+"""
+
+
+def test_an_observed_job_writes_the_same_and_counts_its_slow_records(shop, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (shop.home / "topologies").mkdir()
+    (shop.home / "expectations").mkdir()
+    promise = 'subject = "orders"\nmeasure = "burn_rate"\nthreshold = "1 h"\ntarget = 0.9\nerror_at = 2\nowner = "ann"'
+    (shop.home / "expectations" / "slas.toml").write_text(f"[shop.quick]\n{promise}\n")
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(shop.home))
+    # Two are years old, and one lies years ahead, whatever the clock is; the last one is filtered out.
+    old, ahead = (instant_ms(day) - NOON for day in ("2020-01-01", "2200-01-01"))
+    shop.orders(("a", "new", old), ("b", "new", old + 2_000), ("c", "new", ahead), ("d", "new", None), ("x", "new", 0))
+    file = shop.home / "mine.py"
+    file.write_text(OBSERVED)
+
+    def run(warehouse: str, observe: list[str]) -> dict[str, str]:
+        out, checkpoint = (str(shop.home / f"{name}_of_{warehouse}") for name in ("out", "checkpoint"))
+        names = {"topology": "shop", "sub_topology": "mine", "launch_id": "l", "launched_by": "", "observe": observe}
+        options = {"application": file, "argument": [str(shop.home / "feed"), out, checkpoint], "take_over": False}
+        place = {"warehouse": shop.home / warehouse, "silent_after": 60.0}
+        assert run_application(ApplicationOptions(**names, **options, **place)) == 0
+        written = {each: "".join(sorted(part.read_text() for part in Path(out, each).glob("*.json"))) for each in NAMES}
+        assert [*map(len, map(str.splitlines, written.values()))] == [4, 5]
+        return written
+
+    assert run("warehouse", ["at", "ordered_at"]) == run("as_it_is", [])
+
+    (row,) = [
+        row for row in shop.rows("operator_batches", "operator", "over_limits", *STATISTICS) if row[0] == "orders"
+    ]
+    _, over_limits, n, least_ms, most_ms, sum_ms, negative_n = row
+    assert (over_limits, n, negative_n) == ([{"limit_ms": 3_600_000, "n": 2}], 3, None)
+    assert (most_ms - least_ms, sum_ms - 3 * least_ms) == (ahead - old, 2 * (ahead - old) - 2_000)
+    assert not any(row[1] for row in shop.rows("operator_batches", "operator", "over_limits", sub_topology="ids"))
+    assert (
+        "query ids is not observed: it writes no column at or ordered_at of type TIMESTAMP, but order_id" in caplog.text
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,22 @@ def files(name: str, n: int) -> dict[str, Any]:
     return {"description": f"FileStreamSource[file:/lake/{name}]", "numInputRows": n, "endOffset": {"logOffset": 0}}
 
 
+def observation(began_ms: int, times_ms: Sequence[int], *limits_ms: int) -> dict[str, int]:
+    """Returns what Spark observes of records with these event times in a batch of the instant *began_ms*.
+
+    The name of a count has the limit, and the length of the batch for which it counts: none, a tenth of the limit, ….
+    """
+    ages_ms = [began_ms - at_ms for at_ms in times_ms]
+    metrics = {"n": len(ages_ms), "began_ms": began_ms}
+    if times_ms:
+        metrics |= {"oldest_ms": min(times_ms), "newest_ms": max(times_ms), "sum_ms": sum(ages_ms)}
+    for limit_ms in limits_ms:
+        for tenths in range(11):
+            took_ms = tenths * limit_ms // 10
+            metrics[f"over_{limit_ms}_{took_ms}"] = sum(age_ms + took_ms > limit_ms for age_ms in ages_ms)
+    return metrics
+
+
 @dataclass
 class Job:
     """A query *name* of the topology `shop`, as Spark reports it."""
@@ -55,6 +72,7 @@ class Job:
         wrong_watermark: str | None = None,
         took_ms: int = 700,
         late: int = 0,
+        observed: Mapping[str, int] | None = None,
         is_last: bool = True,
     ) -> None:
         """Records a batch that began at *at_ms*.
@@ -86,6 +104,7 @@ class Job:
             "stateOperators": [state | {"numRowsDroppedByWatermark": late}] if late else [],
             "sources": list(sources),
             "sink": {"description": self.sink},
+            "observedMetrics": {} if observed is None else {"tidemark": observed},
         }
         self.batches += 1
         self.record.add(progress, None, to_boot_ms=-BOOTED_MS, thread_id="app-1", lease=self.lease)

@@ -21,10 +21,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -32,12 +33,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidemark.api.listen import Listener
+from tidemark.api.observe import start_observed
 from tidemark.api.progress import load_of, offsets_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
+from tidemark.errors import TidemarkError
 from tidemark.model.project.layout import Layout, folder_name, usable
-from tidemark.model.topology import JobLaunch
+from tidemark.model.slas.sla_spec import known_slas
+from tidemark.model.topology import JobLaunch, of_jobs
 from tidemark.recorded_jobs.queries import write_launch
+from tidemark.semantics.sla import BurnRate
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease
@@ -70,6 +75,7 @@ class ApplicationOptions(LaunchOptions):
         topology: the name under which its tables and its control folder are.
         sub_topology: the name of the job there.
         consumer_groups: prefix of the names of its queries' consumer groups; None to write no offsets into groups.
+        observe: the TIMESTAMP columns by which latencies are counted; of each query the first that it writes.
     """
 
     application: Path
@@ -77,6 +83,7 @@ class ApplicationOptions(LaunchOptions):
     topology: str
     sub_topology: str
     consumer_groups: str | None = None
+    observe: Sequence[str] = ()
 
 
 def run_application(options: ApplicationOptions) -> int:
@@ -95,12 +102,14 @@ def run_application(options: ApplicationOptions) -> int:
         arguments=tuple(options.argument),
         launched_by=options.launched_by,
         consumer_groups=options.consumer_groups or "",
+        observe=tuple(options.observe),
     )
     stamp_warehouse(layout.warehouse)
     write_launch(layout, topology, name, launch)
     history = Heartbeats(layout.stream(topology, name), topology=topology, sub_topology=name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
-    queries = ApplicationQueries(control, pulse, layout, options)
+    limits_ms = promised_limits_ms(topology) if options.observe else {}
+    queries = ApplicationQueries(control, pulse, layout, options, limits_ms)
     with queries.watched():
         with last_line_of_stderr() as last_line:
             reason = _run_file(options.application, options.argument, last_line)
@@ -109,6 +118,20 @@ def run_application(options: ApplicationOptions) -> int:
     if queries.outlive_the_job():
         os._exit(status)  # they must not write when another driver has the lease
     return status
+
+
+def promised_limits_ms(topology: str) -> dict[str, set[int]]:
+    """Returns the limits of latency that SLAs of the project declare now, ms, by subject."""
+    limits_ms: dict[str, set[int]] = {}
+    try:
+        slas = known_slas(of_jobs(topology))  # also of queries that are not recorded yet
+    except TidemarkError as error:
+        log.warning("no limits of latency are known: %s", error)
+        return limits_ms
+    for spec in slas.specs:
+        if isinstance(spec.limits, BurnRate):
+            limits_ms.setdefault(spec.subject, set()).add(spec.limits.objective.threshold_ms)
+    return limits_ms
 
 
 @contextmanager
@@ -164,10 +187,19 @@ class ApplicationQueries:
         pulse: the heartbeat to report to.
         layout: paths of the job's tables.
         options: command line of the job.
+        limits_ms: the limits of latency to observe, ms, by the name of a query.
     """
 
-    def __init__(self, control: Control, pulse: Pulse, layout: Layout, options: ApplicationOptions) -> None:
+    def __init__(
+        self,
+        control: Control,
+        pulse: Pulse,
+        layout: Layout,
+        options: ApplicationOptions,
+        limits_ms: Mapping[str, Collection[int]] = MappingProxyType({}),
+    ) -> None:
         self._control, self._pulse, self._layout, self._options = control, pulse, layout, options
+        self._limits_ms = limits_ms
         self._listeners: dict[str, Listener] = {}
         self._runs: dict[str, QueryRun] = {}
         self._heartbeats: dict[str, QueryHeartbeats] = {}
@@ -267,7 +299,7 @@ class ApplicationQueries:
             given = kwargs.get("queryName") or next(iter(args[4:5]), None) or _name_in_options(writer)
             beats = self._take_lease(folder_name(given)) if given and isinstance(given, str) else None
             try:
-                query = start(writer, *args, **kwargs)
+                query = self._start(partial(start, writer, *args, **kwargs), writer, given)
             except BaseException as error:
                 if beats is not None:
                     beats.end(str(error))
@@ -284,6 +316,17 @@ class ApplicationQueries:
             return query
 
         return started
+
+    def _start(self, start: Callable[[], StreamingQuery], writer: DataStreamWriter, name: object) -> StreamingQuery:
+        """Starts the query of *writer* by *start*, observed if the job is to be; *name* is what the job calls it."""
+        if not self._options.observe:
+            return start()
+        # A query without a name gets one after its start.
+        named = [folder_name(name)] if name and isinstance(name, str) else [*self._limits_ms]
+        limits_ms = {limit_ms for each in named for limit_ms in self._limits_ms.get(each, ())}
+        return start_observed(
+            start, writer, self._options.observe, sorted(limits_ms), name=str(name or "without a name")
+        )
 
     def _listen(self, spark: SparkSession) -> Listener:
         # PySpark makes several objects for one session of the JVM, each of which has its own listeners.

@@ -32,6 +32,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.api.groups import QueryGroup
+from tidemark.api.observed import Observed, observed_in
 from tidemark.api.progress import (
     BatchContext,
     QueryLook,
@@ -465,6 +466,8 @@ class QueryRecord:
     def _add_batch(self, waiting: _Waiting) -> None:
         progress = waiting.spark
         self._describe(progress["sources"], progress["sink"]["description"])
+        observed = observed_in(progress)
+        self._note_limits(observed, progress["numInputRows"])
         query = self._description
         assert query is not None
         name, batch_id = self._query.name, query.first_batch + progress["batchId"]
@@ -500,7 +503,7 @@ class QueryRecord:
                     **(by_boot if "finished_at" in row else {}),
                     **(results if row["operator"] == name else {}),
                 }
-                for row in operator_rows(progress, reads.records, name)
+                for row in operator_rows(progress, reads.records, name, observed)
                 if not is_written_about(self._query, row["operator"])
             ],
             OPERATOR_WINDOWS.name: [
@@ -583,6 +586,15 @@ class QueryRecord:
         output = address_written(sink) or (_topic_written(self._plan) if sink else "")
         self._description = replace(query, sources=operators, sink=output or query.sink)
         self._has_changed = self._description != self._on_disk
+
+    def _note_limits(self, observed: Observed | None, records: int) -> None:
+        """Notes in the description which limits of latency are counted. A batch without *records* does not tell."""
+        query = self._description
+        assert query is not None
+        if observed is not None or records:
+            limits = None if observed is None else tuple(sorted(observed.over))
+            self._description = replace(query, observed_limits_ms=limits)
+            self._has_changed = self._description != self._on_disk
 
 
 def _is_read(look: QueryLook, ends: Mapping[tuple[str, int], int]) -> bool:

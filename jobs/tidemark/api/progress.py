@@ -14,6 +14,7 @@ from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from tidemark.api.observed import Observed
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
@@ -41,7 +42,8 @@ PHASES = {
 Spark's JSON has them by name, without an order. REST is no phase of Spark; it stands before addBatch, as do phases that
 only other versions of Spark have. In the phase addBatch Spark reads, calculates and writes.
 """
-EVENT_TIMES = ("watermark", "min", "max", "avg")
+_STATISTICS = ("min", "max", "avg")
+EVENT_TIMES = ("watermark", *_STATISTICS)
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 """What Spark reports until a query has seen a record."""
 WRONG_TIME_UNIT = "wrong_time_unit"
@@ -334,11 +336,14 @@ def _seen_by(partitions: Iterable[Mapping[str, Any]], looks: Sequence[QueryLook]
     return max(missed, default=None), next(saw, None)
 
 
-def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query: str) -> list[dict[str, Any]]:
+def operator_rows(
+    progress: Mapping[str, Any], records: Mapping[str, int], query: str, observed: Observed | None = None
+) -> list[dict[str, Any]]:
     """Returns the rows of `operator_batches`: one for each source, and one for *query* with its latency.
 
     *records* has the number of records by source. Spark does not report the results of a query, so every record that
-    was not late counts as passed.
+    was not late counts as passed. The latency is that of the records that were *observed*; None: that of the event
+    times of the query's input, which Spark reports if there is a watermark.
     """
     n = sum(records.values())
     late = min(n, _dropped(progress))
@@ -348,7 +353,7 @@ def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query
         for source, read in records.items()
     ]
     of_query = {"operator": query, "kind": Sink.kind, "records_in": n, "late": late, "passed": n - late}
-    return [*rows, {**none, **of_query, **_latency(progress, operator=query)}]
+    return [*rows, {**none, **of_query, **_latency(progress, observed, operator=query)}]
 
 
 def partition_rows(reads: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -411,34 +416,43 @@ def window_rows(
     return rows
 
 
-def _latency(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]:
+def _latency(progress: Mapping[str, Any], observed: Observed | None, *, operator: str) -> dict[str, Any]:
     """Returns the columns of `operator_batches` about the clocks and the latency of *operator*, which is the query.
 
-    The query counts as one task, and its finish clock is the end of the trigger. Without a credible event time there
-    are no such columns; if one of the three event times is not credible there are clocks, but no latency. `negative_n`
-    is null if some records may come from the future, because Spark does not count them.
+    The query counts as one task, and its finish clock is the end of the trigger. Without event times there are no such
+    columns; if they are not credible there are clocks, but no latency.
     """
-    times = present(event_ms(progress, which) for which in ("min", "max", "avg"))
-    if not times:
-        return {}
     started_at_ms = instant_ms(progress["timestamp"])
-    finished_at_ms, n = started_at_ms + progress["durationMs"]["triggerExecution"], progress["numInputRows"]
+    finished_at_ms = started_at_ms + progress["durationMs"]["triggerExecution"]
     clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "queued_ms": 0}
-    if len(times) < 3:
+    if observed is not None:
+        latency, over_limits = observed.latency(finished_at_ms), observed.over_limits(finished_at_ms)
+    elif present(event_ms(progress, which) for which in _STATISTICS):
+        latency, over_limits = _latency_of_input(progress, finished_at_ms), []
+    else:
+        return {}
+    if latency is None:
         return clocks
+    tasks = [{"task_id": f"{operator}_0", "partition": 0, **latency}]
+    return {"level": Level.INFO.value, **latency, **clocks, "tasks": tasks, "over_limits": over_limits or None}
+
+
+def _latency_of_input(progress: Mapping[str, Any], finished_at_ms: int) -> dict[str, Any] | None:
+    """Returns the statistics of the event times that the query read; None if one of them is not credible.
+
+    `negative_n` is null if some records may come from the future, because Spark does not count them.
+    """
+    times = present(event_ms(progress, which) for which in _STATISTICS)
+    if len(times) < len(_STATISTICS):
+        return None
     oldest_ms, newest_ms, mean_ms = (finished_at_ms - at_ms for at_ms in times)
-    latency = {
+    n = progress["numInputRows"]
+    return {
         "n": n,
         "min_ms": newest_ms,
         "max_ms": oldest_ms,
         "sum_ms": n * mean_ms,
         "negative_n": 0 if newest_ms >= 0 else None,
-    }
-    return {
-        "level": Level.INFO.value,
-        **latency,
-        **clocks,
-        "tasks": [{"task_id": f"{operator}_0", "partition": 0, **latency}],
     }
 
 

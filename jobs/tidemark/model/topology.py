@@ -65,12 +65,14 @@ class JobLaunch:
         arguments: the arguments of the job.
         launched_by: the task of Airflow or the command that launched the job; empty if unknown.
         consumer_groups: how the names of its queries' consumer groups begin; empty if there are no groups.
+        observe: the columns of event time by which its queries are observed.
     """
 
     application: str = ""
     arguments: tuple[str, ...] = ()
     launched_by: str = ""
     consumer_groups: str = ""
+    observe: tuple[str, ...] = ()
 
 
 class Time(StrEnum):

@@ -55,6 +55,7 @@ class RecordedQuery:
         trigger_ms: its trigger; 0: it runs one batch after the other.
         job: the job that runs it; empty: unknown.
         application: the Python file of the job; empty: unknown.
+        observed_limits_ms: the limits of latency over which its records are counted; None: they are not observed.
     """
 
     name: str
@@ -66,6 +67,7 @@ class RecordedQuery:
     trigger_ms: int = 0
     job: str = ""
     application: str = ""
+    observed_limits_ms: tuple[int, ...] | None = None
 
 
 def write_query(layout: Layout, topology: str, query: RecordedQuery) -> None:
@@ -89,10 +91,14 @@ def read_launch(layout: Layout, topology: str, job: str) -> JobLaunch | None:
     try:
         content = json.loads((layout.control(topology, job) / LAUNCH).read_text(encoding="utf-8"))
         words = {key: str(content.get(key) or "") for key in ("application", "launched_by", "consumer_groups")}
-        arguments = content.get("arguments") or ()
-        return JobLaunch(**words, arguments=tuple(map(str, arguments)) if isinstance(arguments, list) else ())
+        arguments, observe = (_texts(content.get(key)) for key in ("arguments", "observe"))
+        return JobLaunch(**words, arguments=arguments, observe=observe)
     except (OSError, ValueError, AttributeError):  # not readable, a text of another form, or not UTF-8
         return None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def read_query(file: Path) -> RecordedQuery | None:
@@ -113,7 +119,9 @@ def read_query(file: Path) -> RecordedQuery | None:
     if problem := _problem(content, file.parent.name):
         msg = f"{file}: {problem}; remove the file, and the next run of the query writes it"
         raise InvalidSpec(msg)
-    return RecordedQuery(**{key: content[key] for key in RecordedQuery.__dataclass_fields__ if key in content})
+    values = {key: content[key] for key in RecordedQuery.__dataclass_fields__ if key in content}
+    limits_ms = values.get("observed_limits_ms")
+    return RecordedQuery(**{**values, "observed_limits_ms": None if limits_ms is None else tuple(limits_ms)})
 
 
 def query_with_id(layout: Layout, query_id: str) -> tuple[str, RecordedQuery] | None:
@@ -140,6 +148,9 @@ def _problem(content: Any, name: str) -> str:
         number = content.get(key, 0)
         if not isinstance(number, int) and (number, key) != (None, "began_again_ms"):
             return f"{key} must be a whole number"
+    limits_ms = content.get("observed_limits_ms")
+    if limits_ms is not None and not (isinstance(limits_ms, list) and all(isinstance(each, int) for each in limits_ms)):
+        return "observed_limits_ms must be a list of whole numbers"
     sources = content.get("sources", {})
     if not isinstance(sources, dict) or not all(
         operator.startswith(f"{name}:") and isinstance(place, str) for operator, place in sources.items()

@@ -24,6 +24,7 @@ from tidemark.facts.measures.groups import GroupsSeen, groups_seen
 from tidemark.facts.measures.merges import merged_facts
 from tidemark.facts.measures.newest_times import newest_ms
 from tidemark.facts.measures.objectives import objective_facts
+from tidemark.facts.measures.observed_latencies import observed_latencies
 from tidemark.facts.report_rows import report_rows
 from tidemark.model.measures.completeness import COMPLETENESS
 from tidemark.model.measures.contract import CONTRACTS_OVER_MS
@@ -295,6 +296,7 @@ def _facts(
             facts.append(_newest_fact(name, path, later))
     facts += sla_facts.newest_of_sinks(tables, topology, timed_tables, at_ms=at_ms)
     facts += objective_facts(tables, topology, specs, _counted(layout, topology, specs, readable), at_ms=at_ms)
+    facts += observed_latencies(tables, topology, specs, at_ms=at_ms)
     facts += merged_facts(layout, topology, specs, readable, at_ms=at_ms)
     return facts
 

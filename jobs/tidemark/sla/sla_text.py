@@ -204,7 +204,7 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
     rates = _limits({"warning": warn_at, "error": limits.error_at}, "from {:g} on")
     share, allowed = percent(budget.share_over, 2), exact_percent(1 - objective.target)
     slow = f"{share} of the records of {status.spec.subject} took {over}"
-    return f"{few}{slow}{_since(status)}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
+    return f"{few}{slow}{_note(status)}{_since(status)}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
 
 
 def _limits(

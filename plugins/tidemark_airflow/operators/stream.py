@@ -185,7 +185,8 @@ class StreamOperator(BaseOperator):
     Without a *topology_file*, *application* is the Python file of such a job, which gets *application_args*, and
     *spark_conf* its properties of Spark. The tables of its queries are under the name *topology*, by default that of
     the file, as *sub_topology* is. With *consumer_groups*, for example `tidemark`, the offsets of its queries are
-    written into the consumer groups `tidemark-TOPOLOGY-QUERY`. See docs/any-stream.md.
+    written into the consumer groups `tidemark-TOPOLOGY-QUERY`. With *observe*, the latencies of the records that its
+    queries write are counted, of each query by the first of these TIMESTAMP columns. See docs/any-stream.md.
 
     *slow* has texts OPERATOR=MS with blanks between them; the sub-topology of an operator gets its text. After
     *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
@@ -206,6 +207,7 @@ class StreamOperator(BaseOperator):
         application_args: Sequence[str] = (),
         spark_conf: Mapping[str, str] | None = None,
         consumer_groups: str | None = None,
+        observe: Sequence[str] = (),
         slow: str = "",
         time: str = Time.EVENT.value,
         rotate_after: int | None = None,
@@ -224,12 +226,16 @@ class StreamOperator(BaseOperator):
         if isinstance(application_args, str):
             msg = f"application_args must be a list of arguments, got {application_args!r}; write, for example, "
             raise InvalidArgument(msg + '["--day", "1"]')
+        if isinstance(observe, str):
+            msg = f"observe must be a list of columns, got {observe!r}; write [{observe!r}]"
+            raise InvalidArgument(msg)
         self.topology_file = topology_file
         self.sub_topology = usable(sub_topology or Path(application).stem)
         self.topology = usable(topology or Path(application).stem) if topology_file is None else topology
         self.application_args = application_args
         self.spark_conf = spark_conf or {}
         self.consumer_groups = consumer_groups
+        self.observe = observe
         self.warehouse = warehouse
         self.bootstrap = bootstrap
         self.slow = slow
@@ -478,7 +484,8 @@ class StreamOperator(BaseOperator):
             of_job = [f"--argument={argument}" for argument in self.application_args]
             names = ("--warehouse", self.warehouse, "--topology", self._name(), "--sub-topology", self.sub_topology)
             groups = ("--consumer-groups", self.consumer_groups) if self.consumer_groups else ()
-            return ["--application", self.application, *of_job, *names, *groups, *launched_by]
+            observed = [f"--observe={column}" for column in self.observe]
+            return ["--application", self.application, *of_job, *names, *groups, *observed, *launched_by]
         return [
             *("--warehouse", self.warehouse, "--topology", self._hook().file(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(kafka_clusters(topology, self.bootstrap))),

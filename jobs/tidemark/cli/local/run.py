@@ -115,6 +115,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     groups = "write the offsets of that job's queries into the consumer groups PREFIX-TOPOLOGY-QUERY"
     parser.add_argument("--consumer-groups", metavar="PREFIX", help=groups)
+    observed = (
+        "count the latencies of the records that its queries write, by this TIMESTAMP column, of which each query uses "
+        "the first that it has; may be repeated"
+    )
+    parser.add_argument("--observe", action="append", default=[], metavar="COLUMN", help=observed)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -134,6 +139,9 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
             raise InvalidArgument(msg)
         if options.consumer_groups:
             msg = "--consumer-groups is for a job; write consumer_groups in the topology's file"
+            raise InvalidArgument(msg)
+        if options.observe:
+            msg = "--observe is for a job; streams of a topology measure the latency of every record: leave it out"
             raise InvalidArgument(msg)
         return
     if options.time is not Time.EVENT or options.bootstrap or options.secrets:
@@ -197,7 +205,8 @@ def _run_application(options: argparse.Namespace, layout: Layout, say: Callable[
     ours = {SUBMIT_ARGS: f"--jars {','.join(jars(CHECKOUT))} pyspark-shell"} if runs_streams() else {}
     submit = {**ours, **os.environ}
     groups = ["--consumer-groups", options.consumer_groups] if options.consumer_groups else []
-    arguments = ["--application", str(file), *of_job, *place, *groups]
+    observed = [f"--observe={column}" for column in options.observe]
+    arguments = ["--application", str(file), *of_job, *place, *groups, *observed]
     _run_streams(options.topology, [stream], stream.control.home / NAME, APPLICATION_JOB, arguments, submit, say)
 
 

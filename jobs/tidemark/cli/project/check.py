@@ -37,16 +37,18 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import passwords_in_clear
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
+from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import CHANGES, LATENCY_MINUTES
 from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in
-from tidemark.recorded_jobs.queries import recorded_topologies
+from tidemark.recorded_jobs.queries import FILE, read_query, recorded_topologies
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.safe_text import one_line
 from tidemark.sample.topic_sample import SampledCluster
 from tidemark.selection import in_order_of, index_by_name, names_in, omit, present, within
+from tidemark.semantics.sla import BurnRate
 from tidemark.semantics.strategy import Strategy
 from tidemark.stream.kafka.client import marks_in_compacted
 from tidemark.stream.operate.registry import step_of
@@ -154,6 +156,7 @@ def check(
     if not files and not of_project and not jobs and watch is None:
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
     lines += _warnings_of_all(project, topologies.values(), [*jobs, *present((watch,))])
+    lines += chain.from_iterable(_counted_later(project, each, Layout(warehouse)) for each in jobs)
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
     lines += [] if files else [_summary_of_jobs(project, each) for each in jobs]
@@ -199,23 +202,66 @@ def _summary_of_jobs(project: Project, topology: Topology) -> str:
 
 
 def _not_measured(project: Project, topology: Topology, layout: Layout) -> Iterator[InvalidSpec]:
-    """Yields mistakes about measures that no query of *topology* has.
-
-    Spark reports neither results nor quantiles. Functions of `tidemark.api` in a job may write their tables.
-    """
+    """Yields mistakes about measures that no query of *topology* has."""
     for spec in sla_spec.load_usable(project.slas, topology).specs:
-        if spec.measure is STALENESS:
-            table, function, subs = CHANGES, "changed", topology.sub_topologies
-        elif spec.measure.explained is ExplainedBy.RECORDS:
-            subs = tuple(sub for sub in topology.sub_topologies if spec.subject in names_in(sub.operators))
-            table, function = LATENCY_MINUTES, "measured"
-        else:
-            continue
-        if not any(layout.stream_table(topology.name, sub.name, table.name).is_dir() for sub in subs):
-            problem = f"is judged by {spec.measure}, which Spark does not report"
+        if mistake := _unknown_of_job(spec, topology, layout):
             key = "objective" if spec.compliance else "measure"
-            remedy = f"measure watermark_lag, records or operator_latency_p50, or use api.{function} in the job first"
-            yield InvalidSpec.at(project.slas.name, f"{topology.name}.{spec.table}.{key}", problem, remedy)
+            yield InvalidSpec.at(project.slas.name, f"{topology.name}.{spec.table}.{key}", *mistake)
+
+
+def _unknown_of_job(spec: SlaSpec, topology: Topology, layout: Layout) -> tuple[str, str] | None:
+    """Returns the problem and the remedy of an SLA about what is not known of *topology*, whose queries jobs run.
+
+    Spark reports neither results nor quantiles. Functions of `tidemark.api` in a job may write their tables, and of an
+    observed query it is known how many records were over a limit.
+    """
+    if spec.measure is STALENESS:
+        table, ways, subs = CHANGES, ["use api.changed in the job first"], topology.sub_topologies
+    elif spec.measure.explained is ExplainedBy.RECORDS:
+        subs = tuple(sub for sub in topology.sub_topologies if spec.subject in names_in(sub.operators))
+        table, ways = LATENCY_MINUTES, ["use api.measured in the job first"]
+    else:
+        return None
+    if any(layout.stream_table(topology.name, sub.name, table.name).is_dir() for sub in subs):
+        return None
+    if isinstance(spec.limits, BurnRate):
+        if _observed_limits_ms(spec, topology, layout) is not None:
+            return _window_not_kept(spec, topology)
+        ways = ["start the job with --observe COLUMN", *ways]
+    elif table is LATENCY_MINUTES:
+        ways = ["write an objective, and start the job with --observe COLUMN", *ways]
+    ways += ["measure watermark_lag, records or operator_latency_p50"]
+    return f"is judged by {spec.measure}, which Spark does not report", ", or ".join(ways)
+
+
+def _observed_limits_ms(spec: SlaSpec, topology: Topology, layout: Layout) -> tuple[int, ...] | None:
+    """Returns the limits over which records of the subject are counted, ms; None if it is no observed query."""
+    if spec.subject not in names_in(topology.sub_topologies):
+        return None
+    query = read_query(layout.control(topology.name, spec.subject) / FILE)
+    return query.observed_limits_ms if query else None
+
+
+def _window_not_kept(spec: SlaSpec, topology: Topology) -> tuple[str, str] | None:
+    """Returns the problem and the remedy of an objective over a time of which not all counts are kept."""
+    kept_ms = topology.retention.facts_ms
+    if spec.compliance is None or kept_ms is None or spec.compliance.window_ms <= kept_ms:
+        return None
+    kept = for_people(kept_ms)
+    problem = f"has a window of {for_people(spec.compliance.window_ms)}, and the counts of a job are kept for {kept}"
+    return problem, f'write window = "{length_in_toml(kept_ms)}" or shorter'
+
+
+def _counted_later(project: Project, topology: Topology, layout: Layout) -> Iterator[str]:
+    """Yields a sentence for each limit of latency that a job does not count yet."""
+    # An objective has an SLA for each of its windows.
+    for spec in {spec.table: spec for spec in sla_spec.load_usable(project.slas, topology).specs}.values():
+        if not isinstance(spec.limits, BurnRate):
+            continue
+        limits_ms, threshold_ms = _observed_limits_ms(spec, topology, layout), spec.limits.objective.threshold_ms
+        if limits_ms is not None and threshold_ms not in limits_ms:
+            named = f"{topology.name}.{spec.table} promises {for_people(threshold_ms)} of {spec.subject}"
+            yield f"slas.toml: warning: {named}, which counts this limit from the next start of its job; restart it"
 
 
 def _warnings_of_all(project: Project, topologies: Collection[Topology], jobs: Collection[Topology]) -> Iterator[str]:

@@ -26,6 +26,8 @@ class FactKind(StrEnum):
 
     The interval begins with a whole minute.
     """
+    OVER_LIMIT = "over_limit"
+    """For an observed query of a job: n, its records; slow, those whose end-to-end latency was over limit_ms."""
     CLOCK = "clock"
     """For a host: n, by how much its clock may be wrong, ms."""
     BEGUN = "begun"
@@ -56,6 +58,8 @@ class Fact:
         n: a number; 0 for kinds without one.
         at_ms: an instant, epoch ms.
         idle: True if a source is idle.
+        limit_ms: the limit over which records are slow.
+        slow: the number of records over limit_ms.
     """
 
     what: str
@@ -65,6 +69,8 @@ class Fact:
     n: int = 0
     at_ms: int | None = None
     idle: bool | None = None
+    limit_ms: int | None = None
+    slow: int = 0
 
 
 def facts_in(rows: Iterable[Mapping[str, Any]]) -> list[Fact]:

@@ -257,6 +257,11 @@ RESULTS = _columns(
     ("wait_ms", "bigint", "sum of decided_at − its arrival, ms; null: as that row"),
 )
 """Fields of `operator_batches.results`: what a batch made visible that came about alike."""
+OVER_LIMITS = _columns(
+    ("limit_ms", "bigint", "e2e latency, ms"),
+    ("n", "bigint", "records with a longer one, and some whose latency is up to a tenth shorter than the limit"),
+)
+"""Fields of `operator_batches.over_limits`."""
 OPERATOR_BATCHES = Table(
     "operator_batches",
     "batch and operator: its updates by outcome (records_in + held_before = the sum of the outcomes), the end-to-end "
@@ -325,6 +330,12 @@ OPERATOR_BATCHES = Table(
             "results",
             _list_of(RESULTS),
             "of a terminal operator or repartition: results, alike ones in one element (decision 149); null: none",
+        ),
+        Column(
+            "over_limits",
+            _list_of(OVER_LIMITS),
+            "of a query of an observed job: the limits that SLAs declared when it started. "
+            f"{_fields_of(OVER_LIMITS)} (decision 172); null: none",
         ),
     ),
     key=("batch_id", "operator"),

@@ -60,6 +60,8 @@ from tidemark.semantics.sla import (
 Rows = Sequence[Mapping[str, Any]]
 MOST_SHOWN, LONGEST_KEY = 3, 200
 """Most broken contracts in a sentence, and characters of a row's key."""
+COUNTED_EARLY = "or up to a tenth less, since Spark counted them before their batch ended"
+"""What is said of the slow records of an observed query."""
 
 
 @dataclass(frozen=True)
@@ -228,11 +230,19 @@ class _SlaFacts:
     def slow_records(self, what: str, operator: str, over_ms: int, threshold_ms: int) -> tuple[int, int]:
         """Returns the numbers of records, and of those over the threshold.
 
-        A record is over the threshold if the value of its bucket is.
+        A record is over the threshold if the value of its bucket is. The records of an observed query of a job were
+        counted for this threshold.
         """
         latencies = self._of(what, operator, over_ms)
         slow = sum(fact.n for fact in latencies if value_of(fact.bucket) > threshold_ms)
-        return sum(fact.n for fact in latencies), slow
+        of_limits = self._of(FactKind.OVER_LIMIT, operator, over_ms)
+        observed = [fact for fact in of_limits if fact.limit_ms == threshold_ms]
+        n = sum(fact.n for fact in (*latencies, *observed))
+        return n, slow + sum(fact.slow for fact in observed)
+
+    def has_limits(self, operator: str, over_ms: int) -> bool:
+        """Returns True if Spark counted the slow records of *operator* by limits."""
+        return bool(self._of(FactKind.OVER_LIMIT, operator, over_ms))
 
     def completions(self, operator: str) -> list[tuple[int, int]]:
         """Returns the end of complete intervals, and since when, epoch ms."""
@@ -483,7 +493,8 @@ def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
         records, slow = facts.slow_records(what, spec.subject, window_ms, objective.threshold_ms)
         remaining = budget(objective, n=records, n_over=slow).remaining if records >= limits.min_records else None
         whole = WindowBudget(records, slow, remaining)
-    return Status(spec, verdict, budget=long, records=n, window_budget=whole, judged_since_ms=since_ms)
+    note = COUNTED_EARLY if facts.has_limits(spec.subject, over_ms) else ""
+    return Status(spec, verdict, budget=long, records=n, window_budget=whole, judged_since_ms=since_ms, note=note)
 
 
 def _open_accounts(accounts: Rows) -> Iterator[tuple[int, str]]:

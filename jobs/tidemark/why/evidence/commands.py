@@ -38,6 +38,7 @@ def run_job(topology: str, launch: JobLaunch) -> str:
     words = ["tidemark", "run", topology, "--application", launch.application or "FILE"]
     words += [f"--argument={argument}" for argument in launch.arguments]
     words += [f"--consumer-groups={launch.consumer_groups}"] if launch.consumer_groups else []
+    words += [f"--observe={column}" for column in launch.observe]
     command = as_code(shlex.join(words))
     return command if launch.launched_by else f"{command} (in Airflow clear its task)"
 
