@@ -315,7 +315,7 @@ def test_an_observed_batch_counts_its_records_over_each_limit(tmp_path: Path) ->
     job = Job(tmp_path, "clean")
     # Spark's instant is 12:00:00.100, and the batch ends at 12:00:00.700: it takes 600 ms, less than a tenth of 30 s.
     times_ms = [NOON - age_ms for age_ms in (40_000, 28_000, 26_000, 1_000)]
-    observed = observation(NOON + 100, times_ms, 30_000, 60_000)
+    observed = observation(NOON + 100, times_ms, 30_000, 60_000, too_early_n=5)
     job.batch(NOON, topic("orders", 0, 9), newest_ms=NOON, observed=observed)
     # Latencies are 40.7, 28.7, 26.7 and 1.7 s. Those above 27 s may be over 30 s; Spark's own times are those of input.
     over = [{"limit_ms": 30_000, "n": 2}, {"limit_ms": 60_000, "n": 0}]

@@ -734,8 +734,9 @@ def test_an_observed_job_writes_the_same_and_counts_its_slow_records(shop, monke
     (shop.home / "expectations" / "slas.toml").write_text(f"[shop.quick]\n{promise}\n")
     monkeypatch.setenv("TIDEMARK_PROJECT", str(shop.home))
     # Two are years old, and one lies years ahead, whatever the clock is; the last one is filtered out.
-    old, ahead = (instant_ms(day) - NOON for day in ("2020-01-01", "2200-01-01"))
+    old, ahead, seconds = (instant_ms(day) - NOON for day in ("2020-01-01", "2200-01-01", "1970-01-21"))
     shop.orders(("a", "new", old), ("b", "new", old + 2_000), ("c", "new", ahead), ("d", "new", None), ("x", "new", 0))
+    shop.orders(("s", "new", seconds))  # seconds that were taken for milliseconds
     file = shop.home / "mine.py"
     file.write_text(OBSERVED)
 
@@ -746,7 +747,7 @@ def test_an_observed_job_writes_the_same_and_counts_its_slow_records(shop, monke
         place = {"warehouse": shop.home / warehouse, "silent_after": 60.0}
         assert run_application(ApplicationOptions(**names, **options, **place)) == 0
         written = {each: "".join(sorted(part.read_text() for part in Path(out, each).glob("*.json"))) for each in NAMES}
-        assert [*map(len, map(str.splitlines, written.values()))] == [4, 5]
+        assert [*map(len, map(str.splitlines, written.values()))] == [5, 6]
         return written
 
     assert run("warehouse", ["at", "ordered_at"]) == run("as_it_is", [])

@@ -31,19 +31,20 @@ def files(name: str, n: int) -> dict[str, Any]:
     return {"description": f"FileStreamSource[file:/lake/{name}]", "numInputRows": n, "endOffset": {"logOffset": 0}}
 
 
-def observation(began_ms: int, times_ms: Sequence[int], *limits_ms: int) -> dict[str, int]:
+def observation(began_ms: int, times_ms: Sequence[int], *limits_ms: int, too_early_n: int = 0) -> dict[str, int]:
     """Returns what Spark observes of records with these event times in a batch of the instant *began_ms*.
 
     The name of a count has the limit, and the length of the batch for which it counts: none, a tenth of the limit, ….
+    Records of the year 1970 or before are only counted.
     """
     ages_ms = [began_ms - at_ms for at_ms in times_ms]
-    metrics = {"n": len(ages_ms), "began_ms": began_ms}
+    metrics = {"n": len(ages_ms), "began_ms": began_ms, "too_early_n": too_early_n}
     if times_ms:
         metrics |= {"oldest_ms": min(times_ms), "newest_ms": max(times_ms), "sum_ms": sum(ages_ms)}
     for limit_ms in limits_ms:
         for tenths in range(11):
             took_ms = tenths * limit_ms // 10
-            metrics[f"over_{limit_ms}_{took_ms}"] = sum(age_ms + took_ms > limit_ms for age_ms in ages_ms)
+            metrics[f"over_{limit_ms}_{took_ms}"] = sum(age_ms + took_ms > limit_ms for age_ms in ages_ms) + too_early_n
     return metrics
 
 

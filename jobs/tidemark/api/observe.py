@@ -65,8 +65,8 @@ def start_observed(
 def _observed(rows: DataFrame, column: str, limits_ms: Sequence[int]) -> DataFrame:
     # The instant of a batch is the same for all of its rows, but counts as not deterministic when Spark analyzes the
     # plan of a batch, long after the start. A Spark that refuses such aggregates (3.5.0) refuses these now.
-    rows.observe(OBSERVATION, *_metrics(column, limits_ms, F.rand().cast("bigint")))
-    return rows.observe(OBSERVATION, *_metrics(column, limits_ms, F.unix_millis(F.current_timestamp())))
+    rows.observe(OBSERVATION, *_metrics(column, limits_ms, F.rand().cast("timestamp")))
+    return rows.observe(OBSERVATION, *_metrics(column, limits_ms, F.current_timestamp()))
 
 
 def _event_column(rows: DataFrame, columns: Sequence[str]) -> str:
@@ -98,16 +98,16 @@ def _refuse_other_triggers(jwriter: Any) -> None:
         raise LookupError(msg)
 
 
-def _metrics(column: str, limits_ms: Iterable[int], began_ms: Column) -> list[Column]:
-    """Returns the aggregates that `Observed` reads, with *began_ms* as the instant of the batch.
+def _metrics(column: str, limits_ms: Iterable[int], began_at: Column) -> list[Column]:
+    """Returns the aggregates that `Observed` reads, with *began_at* as the instant of the batch.
 
-    None of them can raise an error, as a sum beyond 64 bits would.
+    None of them can raise an error, as a sum beyond 64 bits would. Most are counts, so these compare plain numbers.
     """
-    time_ms = F.unix_millis(F.col(column))
+    at_us, began_us = F.unix_micros(F.col(column)), F.unix_micros(began_at)
+    time_ms, began_ms = F.unix_millis(F.col(column)), F.unix_millis(began_at)
     credible_ms = F.when((time_ms >= EARLIEST_MS) & (time_ms < LATEST_MS), time_ms)
-    age_ms = began_ms - credible_ms
     counts = (
-        F.count_if(age_ms > limit_ms - took_ms).alias(over_name(limit_ms, took_ms))
+        F.count_if(at_us < began_us - 1_000 * (limit_ms - took_ms)).alias(over_name(limit_ms, took_ms))
         for limit_ms in sorted({*limits_ms})
         for took_ms in lengths_ms(limit_ms)
     )
@@ -115,8 +115,9 @@ def _metrics(column: str, limits_ms: Iterable[int], began_ms: Column) -> list[Co
         F.count(credible_ms).alias("n"),
         F.min(credible_ms).alias("oldest_ms"),
         F.max(credible_ms).alias("newest_ms"),
-        F.try_sum(age_ms).alias("sum_ms"),
+        F.try_sum(began_ms - credible_ms).alias("sum_ms"),
         F.max(began_ms).alias("began_ms"),
+        F.count_if(at_us < 1_000 * EARLIEST_MS).alias("too_early_n"),
         *counts,
     ]
 

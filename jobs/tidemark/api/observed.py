@@ -44,6 +44,7 @@ class Observed:
         newest_ms: their latest event time.
         sum_ms: the sum of `began_ms` − event time; None without records, or beyond 64 bits.
         began_ms: Spark's instant of the batch, from which it was counted; None without rows.
+        too_early_n: the records whose event time is too early to be credible, which are in the counts of `over`.
         over: by limit and by length of the batch, both ms: the records over the limit if the batch takes so long.
     """
 
@@ -52,6 +53,7 @@ class Observed:
     newest_ms: int | None
     sum_ms: int | None
     began_ms: int | None
+    too_early_n: int
     over: Mapping[int, Mapping[int, int]]
 
     def latency(self, finished_ms: int) -> dict[str, Any] | None:
@@ -79,7 +81,8 @@ class Observed:
             return self.n  # also of a batch that takes longer than the limit
         took_ms = 0 if self.began_ms is None else finished_ms - self.began_ms
         counts = self.over[limit_ms]
-        return counts[min((length_ms for length_ms in counts if length_ms >= took_ms), default=max(counts))]
+        n = counts[min((length_ms for length_ms in counts if length_ms >= took_ms), default=max(counts))]
+        return n - self.too_early_n
 
 
 def observed_in(progress: Mapping[str, Any]) -> Observed | None:
@@ -93,4 +96,4 @@ def observed_in(progress: Mapping[str, Any]) -> Observed | None:
             limit_ms, took_ms = map(int, counted.groups())
             over.setdefault(limit_ms, {})[took_ms] = count
     times = {name: metrics.get(name) for name in ("oldest_ms", "newest_ms", "sum_ms", "began_ms")}
-    return Observed(n=metrics["n"], **times, over=over)
+    return Observed(n=metrics["n"], **times, too_early_n=metrics["too_early_n"], over=over)
