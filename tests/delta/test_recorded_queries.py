@@ -382,7 +382,8 @@ def test_slow_records_of_an_observed_query_use_up_a_budget(tmp_path: Path) -> No
     """Of 10 records 3 are slow, three times what a target of 0.9 allows."""
     job = Job(tmp_path, "clean")
     slow, quick = NOON - 40_000, NOON - 1_000
-    job.batch(NOON - 60 * MINUTE, topic("orders", 0, 1), observed=observation(NOON - 60 * MINUTE, [slow], 30_000))
+    eleven = NOON - 60 * MINUTE
+    job.batch(eleven, topic("orders", 0, 1), observed=observation(eleven, [eleven - 40_000], 30_000))
     job.batch(NOON, topic("orders", 1, 7), observed=observation(NOON, [slow] * 2 + [quick] * 4, 30_000))
     job.batch(NOON, topic("orders", 7, 11), observed=observation(NOON, [slow] + [quick] * 3, 30_000, 5_000))
     file = tmp_path / "slas.toml"
