@@ -50,7 +50,7 @@ def arguments() -> argparse.ArgumentParser:
         help="write the offsets of its queries into the consumer groups PREFIX-TOPOLOGY-QUERY",
     )
     observed = "count the latencies of the records that its queries write, by this TIMESTAMP column; may be repeated"
-    parser.add_argument("--observe", action="append", default=[], metavar="COLUMN", help=observed)
+    parser.add_argument("--observe", action="append", metavar="COLUMN", help=observed)
     return parser
 
 

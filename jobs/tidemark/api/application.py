@@ -75,7 +75,7 @@ class ApplicationOptions(LaunchOptions):
         topology: the name under which its tables and its control folder are.
         sub_topology: the name of the job there.
         consumer_groups: prefix of the names of its queries' consumer groups; None to write no offsets into groups.
-        observe: the TIMESTAMP columns by which latencies are counted; of each query the first that it writes.
+        observe: the TIMESTAMP columns by which latencies are counted, of each query the first; None: none are.
     """
 
     application: Path
@@ -83,7 +83,7 @@ class ApplicationOptions(LaunchOptions):
     topology: str
     sub_topology: str
     consumer_groups: str | None = None
-    observe: Sequence[str] = ()
+    observe: Sequence[str] | None = None
 
 
 def run_application(options: ApplicationOptions) -> int:
@@ -102,7 +102,7 @@ def run_application(options: ApplicationOptions) -> int:
         arguments=tuple(options.argument),
         launched_by=options.launched_by,
         consumer_groups=options.consumer_groups or "",
-        observe=tuple(options.observe),
+        observe=tuple(options.observe or ()),
     )
     stamp_warehouse(layout.warehouse)
     write_launch(layout, topology, name, launch)
