@@ -348,6 +348,26 @@ def test_a_table_is_on_time_or_not_judged_or_has_no_log(lake: Lake) -> None:
     ]
 
 
+def test_an_sla_that_is_kept_says_more_than_the_rhythm_though_another_is_not_known(lake: Lake) -> None:
+    """The commits of the last 40 minutes are too few for a promise about a day, whose table began later."""
+    table(lake.folder / "bronze" / "raw", STOPPED)
+    of_raw = 'subject = "bronze.raw"\n'
+    lake.promise(
+        f'[watch.fresh]\n{of_raw}error_after = "2 h"\n[watch.enough]\n{of_raw}measure = "volume"\nerror_below = 99\n'
+    )
+    (first, *_) = lake.why("bronze.raw")
+    assert first.cause == "on_time"
+    assert first.seen == (
+        "it keeps fresh (staleness of bronze.raw is 40 min; error from 2 h on); the verdict on enough is not known"
+    )
+
+
+def test_a_stamp_ahead_of_the_clock_is_no_negative_silence(lake: Lake) -> None:
+    table(lake.folder / "bronze" / "raw", (45, 50, 55, 61))
+    (first, *_) = lake.why("bronze.raw")
+    assert (first.cause, first.seen.partition(";")[0]) == ("on_time", "the clock of its last commit is 1 min ahead")
+
+
 def why(lake: Lake, *words: str, **variables: str) -> CommandOutput:
     return tidemark(lake.project.folder, "why", *words, **{VARIABLE: str(lake.project.folder), **variables})
 

@@ -12,7 +12,7 @@ from tidemark.facts.answers import Row, Tables
 from tidemark.facts.incidents import open_incidents, state_in_words
 from tidemark.model.topology import Topology
 from tidemark.selection import names_in
-from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.incidents import BROKEN, CHECKS
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text
 from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
@@ -40,7 +40,7 @@ def sla_findings(
 def _open_incident(row: Row, topology: Topology, place: Mapping[str, Any]) -> WhyFinding:
     state, history = f"SLA {row['sla']} is broken", f"`tidemark incidents {topology.name} --history {row['incident']}`"
     remedy = f"{history} shows its changes, and who was told"
-    if topology.is_watch:
+    if topology.is_watch and row["sla"] != CHECKS:  # that checks are missed is about no table
         remedy = f"`tidemark why {row['subject']}` explains it, and {remedy}"
     # Another check may have been the newest at the instant, and that checks are missed no check finds.
     is_present = row["now"] is not None and row["checked_at"] is not None

@@ -20,6 +20,7 @@ from tidemark.model.settings.lengths import counted, for_people
 from tidemark.safe_text import as_code
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
+from tidemark.sla.measures.status import Status
 from tidemark.sla.sla_text import measurement_text
 from tidemark.sla.watched import STAMPED
 from tidemark.sla.watched_evidence import Surroundings, TableEvidence
@@ -132,14 +133,19 @@ def lateness_of(table: TableEvidence) -> Lateness | None:
         if status.verdict in BROKEN:
             return Lateness(f"its SLA {status.spec.name} is broken: {measurement_text(status)}", status.crossed_ms)
     rhythm = _rhythm(table)
-    if _keeps_slas(table) or rhythm is None or not rhythm.is_silent:
+    if _kept(table) or rhythm is None or not rhythm.is_silent:
         return None
     text = f"it got no commit that changed data for {rhythm.text}"
     return Lateness(text, rhythm.last_at_ms + rhythm.usual_ms)
 
 
+def _kept(table: TableEvidence) -> list[Status]:
+    """Returns the SLAs that *table* keeps."""
+    return [status for status in table.statuses if status.verdict is Verdict.PASS]
+
+
 def _keeps_slas(table: TableEvidence) -> bool:
-    return bool(table.statuses) and all(status.verdict is Verdict.PASS for status in table.statuses)
+    return bool(table.statuses) and len(_kept(table)) == len(table.statuses)
 
 
 def _rhythm(table: TableEvidence) -> Rhythm | None:
@@ -180,17 +186,21 @@ def _conclusions(walked: Sequence[TableEvidence]) -> Iterator[WhyFinding]:
 
 
 def _on_time(table: TableEvidence) -> WhyFinding:
-    if _keeps_slas(table):
-        names = ", ".join(f"{status.spec.name} ({measurement_text(status)})" for status in table.statuses)
-        return _finding(ON_TIME, table, f"it keeps its SLAs: {names}", "no action is needed")
+    if kept := _kept(table):
+        names = ", ".join(f"{status.spec.name} ({measurement_text(status)})" for status in kept)
+        unknown = ", ".join(status.spec.name for status in table.statuses if status not in kept)
+        seen = f"it keeps {names}" + (f"; the verdict on {unknown} is not known" if unknown else "")
+        return _finding(ON_TIME, table, seen, "no action is needed")
     rhythm = _rhythm(table)
     if rhythm is None:
         remedy = f'promise an SLA of it: `subject = "{table.name}"` in a table of `slas.toml`'
         return _finding(
             NOT_JUDGED, table, "no SLA of it has a verdict, and it has fewer than four data commits", remedy
         )
-    seen = f"it got no commit that changed data for {rhythm.text}; {_newest(table)}"
-    return _finding(ON_TIME, table, seen, "no action is needed")
+    seen = f"it got no commit that changed data for {rhythm.text}"
+    if rhythm.silent_ms < 0:
+        seen = f"the clock of its last commit is {for_people(-rhythm.silent_ms)} ahead"
+    return _finding(ON_TIME, table, f"{seen}; {_newest(table)}", "no action is needed")
 
 
 def _writer(table: TableEvidence) -> tuple[Cause, str, str]:
