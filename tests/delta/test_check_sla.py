@@ -344,7 +344,7 @@ def test_a_silent_partition_is_stale_by_itself(warehouse):
 
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 90_000, "1", 1)
-    assert row["message"].endswith("; error from 1 min on; 1 of 2 are stale: 1")
+    assert row["message"].endswith("; error from 1 min on; 1 of 2 is stale: 1")
 
 
 def test_five_silent_keys_of_100_000_are_named(warehouse):

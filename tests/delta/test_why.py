@@ -188,6 +188,7 @@ def test_an_idle_partition_that_holds_the_watermark_back(tmp_path: Path) -> None
     assert place(holding) == ("partition_idle_holds_back", "events", "events", 1, ms(10))
     # 12:00:05 − 1 s − 1 ms
     assert "holds the watermark at 2014-05-13T12:00:03.999Z; the source has no idle_after" in holding.seen
+    assert holding.remedy.startswith('give events an idle_after, such as "30 s", or')
     assert place(waiting) == ("window_not_closed", "per_minute", "events", 1, ms(10))
     assert "the first for a watermark of 2014-05-13T12:00:59.999Z" in waiting.seen
 
@@ -196,7 +197,9 @@ def test_a_partition_that_is_not_idle_yet_names_when_it_will_be(tmp_path: Path) 
     play = windows(tmp_path, source='idle_after = "90 s"')
     play.batch(10, record(5, part=0), record(5, part=1))
     play.batch(70, record(65, part=0))
-    assert "it counts as idle only after 1 min 30 s (idle_after)" in first(play, 71).seen
+    holding = first(play, 71)
+    assert "it counts as idle only after 1 min 30 s (idle_after)" in holding.seen
+    assert holding.remedy.startswith('give events a shorter idle_after, such as "45 s", or')
     play.batch(101, record(66, part=0))  # 91 s after its last record it is idle, and the window closes
     assert first(play, 101).cause == "nothing_wrong"
 

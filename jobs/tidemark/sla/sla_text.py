@@ -138,7 +138,11 @@ def measurement_text(status: Status) -> str:
 def _share_text(status: Status, at_most: ShareMaximums) -> str:
     spec, n, part = status.spec, status.records or 0, status.part or 0
     limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", exact_percent)
-    few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
+    few = (
+        ""
+        if n >= at_most.min_records
+        else f", too few to judge, {at_most.min_records:,} {_are(at_most.min_records)} needed"
+    )
     share = "" if status.share is None else f" ({percent(status.share, 2)})"
     were = f"{'was' if part == 1 else 'were'} {spec.measure.outcome}"
     of_all = f"{part:,} of {counted(n, 'record')} of {spec.subject} in {for_people(spec.over_ms)} {were}"
@@ -151,6 +155,10 @@ def _deadline_text(deadline: Deadline) -> str:
     return f"by {deadline.minute // 60:02}:{deadline.minute % 60:02} {deadline.timezone}"
 
 
+def _are(n: int) -> str:
+    return "is" if n == 1 else "are"
+
+
 def _stale_groups(status: Status) -> str:
     """Names the groups of an SLA that break it; empty if it has no groups."""
     seen = status.groups
@@ -159,7 +167,7 @@ def _stale_groups(status: Status) -> str:
     names = ", ".join(one_line(name) for name, _ in seen.oldest)
     more = f" and {seen.n_stale - len(seen.oldest):,} more" if seen.n_stale > len(seen.oldest) else ""
     stale = f": {names}{more}" if names else ""
-    return f"; {seen.n_stale:,} of {seen.n:,} are stale{stale}"
+    return f"; {seen.n_stale:,} of {seen.n:,} {_are(seen.n_stale)} stale{stale}"
 
 
 def _since(status: Status) -> str:
@@ -187,7 +195,7 @@ def _excuse(status: Status) -> str:
 def _too_few(status: Status, needed: int, of: str = "") -> str:
     """Says that the records *of* the status are too few to judge."""
     n = status.records or 0
-    return f"{counted(n, 'record')}{of} {'is' if n == 1 else 'are'} too few to judge, {needed:,} are needed"
+    return f"{counted(n, 'record')}{of} {'is' if n == 1 else 'are'} too few to judge, {needed:,} {_are(needed)} needed"
 
 
 def _burning_text(status: Status, limits: BurnRate) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 from tidemark.facts.stream_facts import NewestWatermark
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.topology import SubTopology
 from tidemark.selection import names_in, present
 from tidemark.semantics.idleness import Activity
@@ -138,16 +138,16 @@ class Watermarks:
             )
         since_ms = last["finished_at"].item() if last.height else facts.tables.first_finished_ms
         history = "it has been silent" if last.height else "no batch has read a record of it yet"
-        idle = (
-            "the source has no idle_after, so it never counts as idle"
-            if source.idle_after_ms is None
-            else f"it counts as idle only after {for_people(source.idle_after_ms)} (idle_after)"
-        )
+        if source.idle_after_ms is None:
+            idle, setting = "the source has no idle_after, so it never counts as idle", 'an idle_after, such as "30 s"'
+        else:
+            idle = f"it counts as idle only after {for_people(source.idle_after_ms)} (idle_after)"
+            setting = f'a shorter idle_after, such as "{length_in_toml(max(1, source.idle_after_ms // 2))}"'
         return self._scene.finding(
             PARTITION_IDLE_HOLDS_BACK,
             source.name,
             f"{history} and holds the watermark at {watermark_text(mark.watermark_ms)}; {idle}",
-            f'give {source.name} a shorter idle_after, such as "30 s", or send keep-alive records to the partition',
+            f"give {source.name} {setting}, or send keep-alive records to the partition",
             input=source.name,
             partition=number,
             since_ms=since_ms,
