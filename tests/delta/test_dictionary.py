@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_the_data_dictionary_explains_each_column_and_is_short():
     text = dictionary()
-    assert len(text.split()) <= 9_300
+    assert len(text.split()) <= 9_330
     sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
     (shared,) = re.findall(r"^## Columns of several tables\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     for table in (*TABLES.values(), HOP):

@@ -170,8 +170,9 @@ def test_a_pause_of_the_process_is_a_gap_of_its_pulse(tmp_path: Path) -> None:
         driver.send_signal(signal.SIGCONT)
         driver.communicate("end\n")
     _, (told_from_ms, told_ms, (gap, *_)) = rows(tmp_path, "pulse_from_boot_ms", "pulse_boot_ms", "gaps")
-    assert told_from_ms <= gap["began_ms"] <= began_ms
-    assert gap["ended_ms"] - gap["began_ms"] >= paused_ms
+    # On a loaded machine the last beat was a millisecond later than the instant at which every thread was seen to stand.
+    assert told_from_ms <= gap["began_ms"] <= began_ms + 2
+    assert gap["ended_ms"] - gap["began_ms"] >= paused_ms - 2
     assert gap["ended_ms"] <= told_ms
     assert gap["cpu_ms"] < 1_000
 
