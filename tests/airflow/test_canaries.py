@@ -26,7 +26,7 @@ from support.mail_and_webhook import Inbox, Receiver
 from support.supervised_streams import NUMBERS, SPARK, Stage, Supervised, staged
 from tidemark.control.process import free_port, wait_until
 from tidemark.local import airflow
-from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi, TaskRun
+from tidemark.local.airflow_api import ENDED, SUCCESS, AirflowApi, TaskInstance
 
 # `tests/objectstore/test_driver.py` has a short case: one secret, in arguments, logs and files.
 LONG = pytest.mark.long
@@ -84,11 +84,11 @@ class Asked:
     """What Airflow answers about the task `rollup` of the run *run_id*."""
 
     run_id: str
-    of_run: TaskRun | None
-    newest: TaskRun | None
-    of_another: TaskRun | None
-    ran_then: list[TaskRun]
-    ran_in_1970: list[TaskRun]
+    of_run: TaskInstance | None
+    newest: TaskInstance | None
+    of_another: TaskInstance | None
+    ran_then: list[TaskInstance]
+    ran_in_1970: list[TaskInstance]
     inlets: list[str]
     triggered_by: list[str]
 

@@ -42,7 +42,7 @@ from support.watched_year import (
 )
 from tidemark.model.settings.lengths import length_in_toml
 from tidemark.model.slas.calendars import calendars_in
-from tidemark.sla.watched_suggestion import Proposal, RecordedCommit, propose
+from tidemark.sla.watched_suggestion import RecordedCommit, TableProposal, propose
 from tidemark.watch.ages import rows_of_ages
 
 SEEDS = (1, 2, 3)
@@ -142,7 +142,7 @@ def exchange(name: str, opens: str, closes: str) -> Exchange:
     return Exchange(name=name, zone=ZoneInfo(str(calendar.tz)), opens=opens, closes=closes, sessions=sessions)
 
 
-def _proposed(played: Played, usable: Any) -> Proposal:
+def _proposed(played: Played, usable: Any) -> TableProposal:
     """What the rows of `table_ages` of the first half support."""
     rows = rows_of_ages(played.history(HALF_MS, None), HALF_MS)
     commits = [
@@ -152,7 +152,7 @@ def _proposed(played: Played, usable: Any) -> Proposal:
     return propose(commits, zone=ZoneInfo("UTC"), calendars=usable, now_ms=HALF_MS)
 
 
-def _as_slas(table: Definition, proposal: Proposal) -> dict[str, dict[str, Any]]:
+def _as_slas(table: Definition, proposal: TableProposal) -> dict[str, dict[str, Any]]:
     names = [days.name or "own" for days in proposal.exempt]
     return {
         f"{table.name}_{limit.measure}": {
@@ -169,7 +169,7 @@ def _as_slas(table: Definition, proposal: Proposal) -> dict[str, dict[str, Any]]
     }
 
 
-def _as_calendars(proposal: Proposal) -> dict[str, dict[str, Any]]:
+def _as_calendars(proposal: TableProposal) -> dict[str, dict[str, Any]]:
     days = next((each for each in proposal.exempt if not each.name), None)
     if days is None:
         return {}

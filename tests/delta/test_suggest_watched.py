@@ -23,7 +23,7 @@ from tidemark.model.slas.calendars import ExemptDays
 from tidemark.model.slas.sla_spec import usable_slas, watched_topology
 from tidemark.model.tables.catalog import TABLE_AGES
 from tidemark.query.sql import Warehouse
-from tidemark.sla.watched_suggestion import Proposal, RecordedCommit, propose, suggest_watched
+from tidemark.sla.watched_suggestion import RecordedCommit, TableProposal, propose, suggest_watched
 from tidemark.storage.delta.report_tables import replace_rows
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -51,11 +51,11 @@ def evenings(days: int, but: Callable[[date], bool] = lambda _: False) -> list[R
     return commits(at(day, 18) for day in all_days if not but(day))
 
 
-def proposed(past: list[RecordedCommit], days: int, *calendars: ExemptDays) -> Proposal:
+def proposed(past: list[RecordedCommit], days: int, *calendars: ExemptDays) -> TableProposal:
     return propose(past, zone=UTC_ZONE, calendars=calendars, now_ms=at(MONDAY + timedelta(days=days), 0))
 
 
-def limits(proposal: Proposal) -> dict[str, int]:
+def limits(proposal: TableProposal) -> dict[str, int]:
     return {str(each.measure): each.limit for each in proposal.limits}
 
 

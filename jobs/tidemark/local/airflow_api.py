@@ -41,7 +41,7 @@ class AirflowError(TidemarkError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRun:
+class TaskInstance:
     """A task in a run of its DAG, as Airflow knows it now; instants are epoch ms.
 
     Of a mapped task it is the instance that failed or has not ended, if there is one, else the last one to end. `state`
@@ -152,15 +152,15 @@ class AirflowApi:
         tasks = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
         return {task["task_id"]: task["state"] for task in tasks}
 
-    def newest_run_of(self, dag_id: str, task_id: str) -> TaskRun | None:
+    def newest_run_of(self, dag_id: str, task_id: str) -> TaskInstance | None:
         """Returns the task in the newest run of its DAG; None: Airflow does not know it."""
         return self._first_run(dag_id, "~", task_id)
 
-    def run_of(self, dag_id: str, task_id: str, run_id: str) -> TaskRun | None:
+    def run_of(self, dag_id: str, task_id: str, run_id: str) -> TaskInstance | None:
         """Returns the task in the run *run_id*; None: Airflow does not know it, or not any more."""
         return self._first_run(dag_id, run_id, task_id)
 
-    def some_that_ran_at(self, at_ms: int) -> list[TaskRun]:
+    def some_that_ran_at(self, at_ms: int) -> list[TaskInstance]:
         """Returns two of the tasks that ran at *at_ms*, epoch ms, or all if there are fewer.
 
         Airflow lists a task with its newest try, so one that ran then in an earlier try is not found.
@@ -183,7 +183,7 @@ class AirflowApi:
         events = self._get(f"{_run(dag_id, run_id)}/upstreamAssetEvents")["asset_events"]
         return [event["uri"] for event in events if event["uri"]]
 
-    def _first_run(self, dag_id: str, run_id: str, task_id: str) -> TaskRun | None:
+    def _first_run(self, dag_id: str, run_id: str, task_id: str) -> TaskInstance | None:
         wanted = urllib.parse.urlencode({"task_id": task_id, "order_by": "-run_after", "limit": PAGE})
         try:
             found = self._get(f"{_run(dag_id, run_id)}/taskInstances?{wanted}")["task_instances"]
@@ -242,9 +242,9 @@ def _line(entry: Mapping[str, Any]) -> str:
     return "\n".join([str(entry.get("event", "")), *raised])
 
 
-def _task_run(task: Mapping[str, Any]) -> TaskRun:
+def _task_run(task: Mapping[str, Any]) -> TaskInstance:
     names = {"dag_id": task["dag_id"], "task_id": task["task_id"], "run_id": task["dag_run_id"]}
-    return TaskRun(
+    return TaskInstance(
         **names, state=task["state"], started_ms=_at_ms(task["start_date"]), ended_ms=_at_ms(task["end_date"])
     )
 

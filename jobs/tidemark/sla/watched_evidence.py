@@ -14,7 +14,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.local.airflow_api import AirflowApi, TaskRun
+from tidemark.local.airflow_api import AirflowApi, TaskInstance
 from tidemark.model.kinds.source_place import DELTA
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
@@ -48,8 +48,8 @@ class CommitRun:
 
     known_by: str
     is_named: bool = False
-    task: TaskRun | None = None
-    newest: TaskRun | None = None
+    task: TaskInstance | None = None
+    newest: TaskInstance | None = None
     is_paused: bool = False
 
 
@@ -195,7 +195,7 @@ def _noted(writer: Writer) -> str:
     return f"`userMetadata` of the commit names {writer.airflow}, run {writer.run}; " if writer.airflow else ""
 
 
-def _now(airflow: AirflowApi, task: TaskRun, known_by: str) -> CommitRun:
+def _now(airflow: AirflowApi, task: TaskInstance, known_by: str) -> CommitRun:
     newest = airflow.newest_run_of(task.dag_id, task.task_id)
     return CommitRun(known_by=known_by, task=task, newest=newest, is_paused=bool(airflow.is_paused(task.dag_id)))
 
@@ -208,7 +208,7 @@ def _places_of_query(topology: str, query: RecordedQuery) -> Iterator[ReadPlace]
         yield ReadPlace(name, path, f"recorded of the query {topology}/{query.name}")
 
 
-def _places_of_assets(airflow: AirflowApi, task: TaskRun) -> Iterator[ReadPlace]:
+def _places_of_assets(airflow: AirflowApi, task: TaskInstance) -> Iterator[ReadPlace]:
     for uri in airflow.assets_that_triggered(task.dag_id, task.run_id):
         yield ReadPlace(uri, _path(uri), f"its asset triggered the run {task.run_id}")
     for uri in airflow.inlets_of(task.dag_id, task.task_id):

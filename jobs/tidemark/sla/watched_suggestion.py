@@ -88,7 +88,7 @@ class ProposedLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class TableProposal:
     """What is proposed of a table: limits outside of *exempt* days, and *facts* that people should know."""
 
     facts: tuple[str, ...]
@@ -98,7 +98,7 @@ class Proposal:
 
 def propose(
     commits: Sequence[RecordedCommit], *, zone: ZoneInfo, calendars: Iterable[ExemptDays], now_ms: int
-) -> Proposal:
+) -> TableProposal:
     """Returns what the *commits* of a table, the oldest first, support.
 
     Args:
@@ -111,7 +111,7 @@ def propose(
     past = f"{counted(len(commits), 'commit')} that changed data on {len(days.written):,} of {len(days.past):,} days"
     if len(commits) < FEWEST or len(days.past) < LEAST_DAYS:
         least = f"a proposal needs at least {FEWEST} commits in {LEAST_DAYS} days"
-        return Proposal(facts=(f"{past}: {least}",))
+        return TableProposal(facts=(f"{past}: {least}",))
     exempt = days.off(calendars)
     longest_days = longest_between_days(exempt)
     below_ms = None if longest_days is None else longest_days * DAY_MS
@@ -119,7 +119,7 @@ def propose(
     usual_ms = present(each.limit for each in lengths if isinstance(each, ProposedLimit))
     rows = _rows(commits, max((DAY_MS, *usual_ms)), exempt, days, below_ms)
     found = present((*lengths, rows))
-    return Proposal(
+    return TableProposal(
         facts=(past, *days.facts(exempt), *(each for each in found if isinstance(each, str))),
         exempt=exempt,
         limits=tuple(each for each in found if isinstance(each, ProposedLimit)),
@@ -291,7 +291,7 @@ class TableSuggestion:
     """What is proposed of a table, as *text* in TOML, in which facts are comments."""
 
     subject: str
-    proposal: Proposal
+    proposal: TableProposal
     text: str
 
     def __str__(self) -> str:
@@ -360,7 +360,7 @@ class _Text:
         self._names = {WATCH: {spec.table for spec in specs}, CALENDARS: {*calendars}}
         self._calendars: dict[ExemptDays, str] = {}
 
-    def lines(self, subject: str, watched_set: WatchedSet, proposal: Proposal) -> Iterator[str]:
+    def lines(self, subject: str, watched_set: WatchedSet, proposal: TableProposal) -> Iterator[str]:
         """Yields the lines about a table."""
         first, *others = proposal.facts
         yield f"# {subject}: {first}."

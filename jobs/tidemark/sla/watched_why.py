@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from tidemark.local.airflow_api import FAILED, SUCCESS, TaskRun
+from tidemark.local.airflow_api import FAILED, SUCCESS, TaskInstance
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.safe_text import as_code
@@ -292,7 +292,7 @@ def _run(table: TableEvidence) -> tuple[str, str]:
     return told, f"{as_code(command)} shows its tasks"
 
 
-def _state(run: TaskRun) -> str:
+def _state(run: TaskInstance) -> str:
     if run.state is None:
         return "is not scheduled yet"
     if run.has_ended:
