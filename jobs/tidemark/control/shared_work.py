@@ -16,8 +16,8 @@ import os
 import pickle
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -82,15 +82,13 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
             file.unlink(missing_ok=True)
 
 
-@contextmanager
-def alone(folder: Path, *, within_s: float = 0.0) -> Iterator[None]:
-    """Keeps other processes that share *folder* from working, inside the block.
+def alone(folder: Path, *, within_s: float = 0.0) -> AbstractContextManager[None]:
+    """Returns a context in which no other process that shares *folder* works.
 
     Raises:
         LockHeld: another process has worked for *within_s*.
     """
-    with locked(folder / "lock", within_s=within_s):
-        yield
+    return locked(folder / "lock", within_s=within_s)
 
 
 def is_worked_on(folder: Path) -> bool:

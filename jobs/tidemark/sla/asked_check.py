@@ -97,37 +97,36 @@ def judge_what_waits(layout: Layout, *, run_id: str) -> None:
         SuitesFailed: a topology could not be judged; the others were.
     """
     folder, failed = checks_of(layout.warehouse), dict[str, str]()
-    while waiting := [name for name in _usable(layout) if name not in failed]:
+    while waiting := [topology for topology in _usable(layout) if topology.name not in failed]:
         try:
             own_folder(folder)
             with alone(folder):
-                for name in waiting:
+                for topology in waiting:
                     try:
-                        _judge(layout, name, run_id)
+                        _judge(layout, topology, run_id)
                     except Exception as error:
-                        log.exception("the checks of %s cannot be judged", name)
-                        failed[name] = str(error)
+                        log.exception("the checks of %s cannot be judged", topology.name)
+                        failed[topology.name] = str(error)
         except (LockHeld, ForeignOwner, OSError):
             break
     if failed:
         raise SuitesFailed("; ".join(f"{name}: {error}" for name, error in failed.items()))
 
 
-def _usable(layout: Layout) -> Iterator[str]:
+def _usable(layout: Layout) -> Iterator[Topology]:
     """Yields the topologies with checks that wait, without those whose files cannot be used."""
     for name in waiting_topologies(layout):
         try:
-            topology_named(name, layout)
-            yield name
+            yield topology_named(name, layout)
         except TidemarkError as error:
             log.warning("the checks of %s are not judged: %s", name, error)
 
 
-def _judge(layout: Layout, name: str, run_id: str) -> None:
+def _judge(layout: Layout, topology: Topology, run_id: str) -> None:
     from tidemark.sla.check import judge_stored  # imports great-expectations
 
-    with report_lock(layout, name):
-        judge_stored(layout, topology_named(name, layout), at_ms=wall_clock_ms(), run_id=run_id)
+    with report_lock(layout, topology.name):
+        judge_stored(layout, topology, at_ms=wall_clock_ms(), run_id=run_id)
 
 
 def checks_of(warehouse: Path) -> Path:

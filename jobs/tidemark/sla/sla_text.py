@@ -195,7 +195,7 @@ def _excuse(status: Status) -> str:
 def _too_few(status: Status, needed: int, of: str = "") -> str:
     """Says that the records *of* the status are too few to judge."""
     n = status.records or 0
-    return f"{counted(n, 'record')}{of} {'is' if n == 1 else 'are'} too few to judge, {needed:,} {_are(needed)} needed"
+    return f"{counted(n, 'record')}{of} {_are(n)} too few to judge, {needed:,} {_are(needed)} needed"
 
 
 def _burning_text(status: Status, limits: BurnRate) -> str:

@@ -128,7 +128,7 @@ def propose(
 
 @dataclass(frozen=True, kw_only=True)
 class Days:
-    """The whole days of a *past*, and those on which a table was *written*."""
+    """The whole days of which commits are known (`past`), and those of them on which the table got one (`written`)."""
 
     zone: ZoneInfo
     past: Sequence[date]

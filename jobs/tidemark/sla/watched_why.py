@@ -99,8 +99,13 @@ class Rhythm:
 
     @property
     def text(self) -> str:
-        """Both lengths, for people."""
-        return f"{for_people(self.silent_ms)}, usually every {for_people(self.usual_ms)}"
+        """Both lengths, as a clause about the table."""
+        if self.silent_ms < 0:
+            return f"the clock of its last commit is {for_people(-self.silent_ms)} ahead"
+        return (
+            f"it got no commit that changed data for {for_people(self.silent_ms)}, usually every "
+            f"{for_people(self.usual_ms)}"
+        )
 
 
 def explain_table(subject: str, known: Surroundings) -> list[WhyFinding]:
@@ -135,8 +140,7 @@ def lateness_of(table: TableEvidence) -> Lateness | None:
     rhythm = _rhythm(table)
     if _kept(table) or rhythm is None or not rhythm.is_silent:
         return None
-    text = f"it got no commit that changed data for {rhythm.text}"
-    return Lateness(text, rhythm.last_at_ms + rhythm.usual_ms)
+    return Lateness(rhythm.text, rhythm.last_at_ms + rhythm.usual_ms)
 
 
 def _kept(table: TableEvidence) -> list[Status]:
@@ -197,10 +201,7 @@ def _on_time(table: TableEvidence) -> WhyFinding:
         return _finding(
             NOT_JUDGED, table, "no SLA of it has a verdict, and it has fewer than four data commits", remedy
         )
-    seen = f"it got no commit that changed data for {rhythm.text}"
-    if rhythm.silent_ms < 0:
-        seen = f"the clock of its last commit is {for_people(-rhythm.silent_ms)} ahead"
-    return _finding(ON_TIME, table, f"{seen}; {_newest(table)}", "no action is needed")
+    return _finding(ON_TIME, table, f"{rhythm.text}; {_newest(table)}", "no action is needed")
 
 
 def _writer(table: TableEvidence) -> tuple[Cause, str, str]:
@@ -235,8 +236,7 @@ def _writer_without_airflow(table: TableEvidence) -> tuple[Cause, str, str]:
     rhythm = _rhythm(table)
     if rhythm is not None and not rhythm.is_silent:
         return NOTHING_NEWER, f"it is written as usual; {_newest(table)}", LOOK_UPSTREAM
-    remedy = NAME_AIRFLOW if table.last is not None and table.last.writer.airflow else NAME_THE_RUN
-    return WRITER_UNKNOWN, f"what its writer does is unknown: {table.run.known_by}", remedy
+    return WRITER_UNKNOWN, f"what its writer does is unknown: {table.run.known_by}", _how_to_know_the_run(table)
 
 
 def _why_query(table: TableEvidence) -> str:
@@ -283,13 +283,17 @@ def _evidence(table: TableEvidence) -> Iterator[WhyFinding]:
 def _run(table: TableEvidence) -> tuple[str, str]:
     run, task = table.run, table.run.task
     if task is None:
-        is_named = table.last is not None and table.last.writer.airflow
-        return f"unknown: {run.known_by}", NAME_AIRFLOW if is_named else NAME_THE_RUN
+        return f"unknown: {run.known_by}", _how_to_know_the_run(table)
     told = f"{task.dag_id}.{task.task_id}, run {task.run_id} ({run.known_by}), {_state(task)}"
     if run.newest is not None and run.newest.run_id != task.run_id:
         told = f"{told}; the newest run, {run.newest.run_id}, {_state(run.newest)}"
     command = shlex.join(["airflow", "tasks", "states-for-dag-run", task.dag_id, task.run_id])
     return told, f"{as_code(command)} shows its tasks"
+
+
+def _how_to_know_the_run(table: TableEvidence) -> str:
+    is_named = table.last is not None and table.last.writer.airflow
+    return NAME_AIRFLOW if is_named else NAME_THE_RUN
 
 
 def _state(run: TaskInstance) -> str:
