@@ -13,7 +13,6 @@ are epoch ms, lengths ms.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from tidemark.model.measures.latency import LATENCY_P99
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people, length_in_toml, rounded_up
 from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.toml_files import toml_text
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
@@ -215,5 +215,5 @@ def _lines_of_operator(operator: str, topology: Topology, limit_ms: int) -> tupl
         f'measure = "{LATENCY_P99}"',
         'over = "1 h"',
         f'error_after = "{length_in_toml(limit_ms)}"',
-        f"owner = {json.dumps(topology.owner, ensure_ascii=False)}",
+        f"owner = {toml_text(topology.owner)}",
     )

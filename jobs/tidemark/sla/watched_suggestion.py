@@ -33,6 +33,7 @@ from tidemark.model.project.layout import WATCH
 from tidemark.model.settings.lengths import counted, for_people, length_in_toml, rounded_up
 from tidemark.model.settings.maintenance_windows import DAYS
 from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.toml_files import toml_text
 from tidemark.model.slas.calendars import LAST_DAY, ExemptDays, longest_between_days
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
@@ -378,7 +379,7 @@ class _Text:
             yield ""
             yield f"# {limit.measure} {limit.fact}."
             yield f"[{WATCH}.{self._new_name(WATCH, f'{subject}_{limit.measure}')}]"
-            yield f"subject = {_toml(subject)}"
+            yield f"subject = {toml_text(subject)}"
             yield f'measure = "{limit.measure}"'
             if limit.over_ms is None:
                 yield f'{ERROR_AFTER.name} = "{length_in_toml(limit.limit)}"'
@@ -388,7 +389,7 @@ class _Text:
             if names:
                 yield f"except = {json.dumps(names)}"
             if watched_set.owner is None:
-                yield f"owner = {_toml(self._owner)}"
+                yield f"owner = {toml_text(self._owner)}"
 
     def _calendar(self, days: ExemptDays) -> Iterator[str]:
         words = [*(DAYS[day] for day in sorted(days.weekdays)), *map(str, sorted(days.days_of_month))]
@@ -409,7 +410,3 @@ class _Text:
             name, n = f"{base}_{n}", n + 1
         taken.add(name)
         return name
-
-
-def _toml(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
