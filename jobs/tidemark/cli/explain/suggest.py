@@ -12,11 +12,12 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import answers_over
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import WATCH
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_files import read_toml
 from tidemark.model.slas.calendars import calendars_in
 from tidemark.model.slas.sla_spec import parse, watched_topology
 from tidemark.sla.suggestion import suggest
-from tidemark.sla.watched_suggestion import suggest_watched
+from tidemark.sla.watched_suggestion import LOOKED_BACK_MS, suggest_watched
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +59,8 @@ def _of_watched(options: argparse.Namespace) -> int:
     return 0 if any(each.proposal.limits for each in suggestions) else 1
 
 
-INTRODUCTION = """\
-# Proposed from what table_ages has of the last 400 days. Nothing is judged by these limits, and nobody is alerted,
-# until a person has pasted them into slas.toml."""
+INTRODUCTION = (
+    f"# Proposed from what table_ages has of the last {LOOKED_BACK_MS // DAY_MS} days. Nothing is judged by these "
+    "limits, and nobody is alerted,\n"
+    "# until a person has pasted them into slas.toml."
+)
