@@ -152,6 +152,16 @@ def test_an_age_breaks_its_limit_without_news_and_without_a_measurement(watched:
     assert opened["broken_since"].timestamp() * 1_000 == NOW + 59_000
 
 
+def test_a_look_knows_when_the_clock_alone_will_change_a_verdict_or_open_an_incident(watched: Watched) -> None:
+    watched.slas["stale"] = {**FRESH, "error_after": "20 s", "open_after": "5 s"}
+    watched.restart()
+    # The newest change is 1 s old at NOW, so `stale` breaks its limit 19 s later, and opens an incident 5 s after that.
+    at_s = {0: None, 10: 19, 19: 24, 24: None, 45: 59}
+    found = {after_s: watched.look(after_s, ahead_ms=15_000).again_ms for after_s in at_s}
+    assert found == {after_s: None if due_s is None else NOW + due_s * 1_000 for after_s, due_s in at_s.items()}
+    assert watched.checks()[-1] == (24, "stale", "error")
+
+
 def test_what_is_told_once_is_not_asked_for_again(watched: Watched) -> None:
     watched.look(0)
     assert watched.look(60).why == {Why.VERDICT, Why.DELIVERY}

@@ -5,7 +5,9 @@ topologies to check, whenever they change. The process answers on its standard o
 which Airflow has to run, and `Looked` after each round. It ends when its standard input does, whatever it is doing
 then.
 
-A round begins every `every_s`, or later if the looks would take more than SHARE of a core for long.
+A round begins every `every_s`, or later if the looks would take more than SHARE of a core for long. Between two rounds
+only those topologies are looked at in which the clock alone breaks or keeps a promise, at that instant, but at least
+EARLIEST of a round after the look before.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ SHARE = 0.35
 """The most cores that looks and checks take on average."""
 AHEAD_S = 60.0
 """Most CPU seconds that they may take beyond SHARE at once, if they took less before."""
+EARLIEST = 1 / 3
+"""The shortest length between two looks at a topology, as a share of a round: each may have to measure everything."""
 ALIVE_EVERY_S = 60.0
 """Seconds between two requests that tell a watcher outside (a dead man's switch) that checks are made."""
 ANSWERS_WITHIN_S = 10.0
@@ -81,10 +85,24 @@ class Checker:
         self._watches: dict[str, SlaWatch] = {}
         self._files: tuple[_Written, _Written] | None = None
         self._dates: list[Path] = []
+        self._again_ms: dict[str, int] = {}
+        """When a topology has to be looked at before the next round, epoch ms."""
+
+    @property
+    def again_ms(self) -> int | None:
+        """When a topology has to be looked at before the next round, epoch ms; None if none has to."""
+        return min(self._again_ms.values(), default=None)
+
+    def look_again(self, *, every_s: float) -> None:
+        """Looks at the topologies for which it is time, between two rounds."""
+        now_ms = wall_clock_ms()
+        for name in [name for name, at_ms in self._again_ms.items() if at_ms <= now_ms]:
+            self._look(name, is_turn=False, every_s=every_s)
 
     def round(self, names: Iterable[str], *, every_s: float) -> list[str]:
         """Looks at the topologies *names*; returns those whose SLAs could not be judged."""
         self._follow_files()
+        self._again_ms = {}
         self._watches = {name: watch for name, watch in self._watches.items() if name in {*names}}
         failed: list[str] = []
         for name in names:
@@ -97,16 +115,25 @@ class Checker:
         # Regular checks take turns, so that no round has many of them.
         in_turn = sorted(self._watches.items(), key=lambda each: each[1].checked_ms)
         turns = ceil(len(in_turn) * every_s * 1_000 / _least_ms(self._watches.values()))
-        for number, (name, watch) in enumerate(in_turn):
-            try:
-                found = watch.look(is_turn=number < turns)
-            except Exception:
-                log.exception("%s: its SLAs cannot be judged now", name)
+        for number, (name, _) in enumerate(in_turn):
+            if not self._look(name, is_turn=number < turns, every_s=every_s):
                 failed.append(name)
-                continue
-            if found.why:
-                self._tell(Asked(topology=name, at_ms=found.at_ms, run_id=found.run_id, why=(*sorted(found.why),)))
         return failed
+
+    def _look(self, name: str, *, is_turn: bool, every_s: float) -> bool:
+        """Looks at a topology; returns False if its SLAs cannot be judged now."""
+        self._again_ms.pop(name, None)
+        every_ms = round(every_s * 1_000)
+        try:
+            found = self._watches[name].look(is_turn=is_turn, ahead_ms=every_ms)
+        except Exception:
+            log.exception("%s: its SLAs cannot be judged now", name)
+            return False
+        if found.again_ms is not None:
+            self._again_ms[name] = max(found.again_ms, found.at_ms + round(every_ms * EARLIEST))
+        if found.why:
+            self._tell(Asked(topology=name, at_ms=found.at_ms, run_id=found.run_id, why=(*sorted(found.why),)))
+        return True
 
     def _watch(self, name: str) -> SlaWatch:
         def promised() -> Promised:
@@ -182,21 +209,27 @@ def main() -> None:
         print(json.dumps({"kind": type(line).__name__, **asdict(line)}), file=answers, flush=True)
 
     checker = Checker(Layout(location(settings.warehouse)), Project.here(), say)
-    alive_s, spent_s = float("-inf"), 0.0
+    round_s, alive_s, spent_s = float("-inf"), float("-inf"), 0.0
     while True:
+        has_changed = parent.has_changed.is_set()
         parent.has_changed.clear()
         began_s, began_cpu_s = time.monotonic(), time.process_time()
-        names = parent.names
-        failed = checker.round(names, every_s=settings.every_s)
-        cpu_s = time.process_time() - began_cpu_s
-        say(Looked(cpu_s=cpu_s, failed=(*failed,)))
-        is_well = bool(names) and not failed
-        if settings.alive_url and is_well and began_s - alive_s >= ALIVE_EVERY_S - settings.every_s / 2:
-            alive_s = began_s
-            say_alive(settings.alive_url)
-        spent_s += cpu_s
-        pause_s = max(began_s + settings.every_s - time.monotonic(), (spent_s - AHEAD_S) / SHARE)
-        parent.has_changed.wait(max(0.0, pause_s))
+        if has_changed or began_s >= round_s:
+            round_s = began_s + settings.every_s
+            names = parent.names
+            failed = checker.round(names, every_s=settings.every_s)
+            say(Looked(cpu_s=time.process_time() - began_cpu_s, failed=(*failed,)))
+            is_well = bool(names) and not failed
+            if settings.alive_url and is_well and began_s - alive_s >= ALIVE_EVERY_S - settings.every_s / 2:
+                alive_s = began_s
+                say_alive(settings.alive_url)
+        else:
+            checker.look_again(every_s=settings.every_s)
+        spent_s += time.process_time() - began_cpu_s
+        pause_s = round_s - time.monotonic()
+        if checker.again_ms is not None:
+            pause_s = min(pause_s, (checker.again_ms - wall_clock_ms()) / 1_000)
+        parent.has_changed.wait(max(0.0, pause_s, (spent_s - AHEAD_S) / SHARE))
         spent_s = max(0.0, spent_s - SHARE * (time.monotonic() - began_s))
 
 

@@ -2,7 +2,7 @@
 
 How it works: a *look* judges all SLAs by facts that are kept from look to look. They are measured again when a driver
 or a report has written something, or a driver has stopped; without news a look only compares instants with the clock.
-So a limit of an age is seen to break at once, and at no cost. What is counted over an interval changes without news,
+So a look knows when the limit of an age will break, and the next look is then. What is counted over an interval changes without news,
 too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS. Critical paths, by which an
 operator's own work is judged, are found for the newest windows, and stored only by checks.
 
@@ -23,8 +23,9 @@ from __future__ import annotations
 import logging
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
@@ -88,6 +89,8 @@ OBJECTS_EVERY_MS = 60_000
 READ_REPORTS = (LATENCY_ROLLUP.name, CRITICAL_PATHS.name, EXPECTATION_RESULTS.name)
 """The reports whose rows SLAs are judged by."""
 HOUR_MS = 3_600_000
+STEP_MS = 250
+"""The instant at which a verdict will change is found to this length."""
 News = tuple[object, ...]
 
 
@@ -126,11 +129,13 @@ class Found:
         run_id: the run of the check that was made; None if no check was needed.
         at_ms: the instant of that check, or without a check the instant of the look, epoch ms.
         why: the reasons why Airflow has to run; empty if it need not.
+        again_ms: when another look will find something if nothing is written until then, epoch ms; None: not soon.
     """
 
     run_id: str | None
     at_ms: int
     why: frozenset[Why] = frozenset()
+    again_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +227,12 @@ class SlaWatch:
         """The instant of the newest check, epoch ms; 0 if none is known."""
         return self._last.at_ms if self._last else 0
 
-    def look(self, *, is_turn: bool = True) -> Found:
+    def look(self, *, is_turn: bool = True, ahead_ms: int = 0) -> Found:
         """Judges all SLAs, and makes a check if one is due.
 
         Args:
             is_turn: False postpones a regular check, by half of `check_every` at most.
+            ahead_ms: for so long ahead it is found when the next look has to be.
 
         Raises:
             Exception: any error of a check, whose tables cannot be read or written now.
@@ -240,10 +246,32 @@ class SlaWatch:
             log.warning("%s: a look at its SLAs failed", self._promised.topology.name, exc_info=True)
             is_due = True
         if is_due:
-            return self._check()
-        # Nobody knows what became of the questions of an earlier process.
-        why = {Why.DELIVERY} if is_first and self._has_pending() else ()
-        return Found(run_id=None, at_ms=at_ms, why=frozenset(why))
+            found = self._check()
+        else:
+            # Nobody knows what became of the questions of an earlier process.
+            why = {Why.DELIVERY} if is_first and self._has_pending() else ()
+            found = Found(run_id=None, at_ms=at_ms, why=frozenset(why))
+        return replace(found, again_ms=self._changes_ms(found.at_ms, ahead_ms))
+
+    def _changes_ms(self, at_ms: int, ahead_ms: int) -> int | None:
+        """Returns when a verdict changes, or an incident is due, if nothing is written until then.
+
+        None if that is not within *ahead_ms* after *at_ms*. The limit of an age, a deadline and the end of a maintenance
+        window are such instants.
+        """
+        last = self._last
+        if last is None or not self._measured:
+            return None
+        instants_ms = range(at_ms + STEP_MS, at_ms + ahead_ms + 1, STEP_MS)
+        if not instants_ms:
+            return None
+        changes = self._judged_at(instants_ms[-1]) != last.seen
+        # A verdict that changes twice in this time is left to the next look.
+        first = bisect_left(instants_ms, True, key=lambda ms: self._judged_at(ms) != last.seen) if changes else None
+        found_ms = [] if first is None else [instants_ms[first]]
+        if last.due_ms is not None and at_ms < last.due_ms <= instants_ms[-1]:
+            found_ms.append(last.due_ms)
+        return min(found_ms, default=None)
 
     def _is_due(self, at_ms: int, *, is_turn: bool) -> bool:
         last = self._last = self._last or self._check_of_others(at_ms)
@@ -271,6 +299,10 @@ class SlaWatch:
         if over_intervals and at_ms - newest_ms >= INTERVALS_ANEW_MS:
             anew = self._measure(over_intervals, self._look_at(at_ms), with_accounts=False)
             self._measured = [self._measured[0], anew]
+        return self._judged_at(at_ms)
+
+    def _judged_at(self, at_ms: int) -> dict[str, Verdict]:
+        """Returns the verdicts of all SLAs at *at_ms* by what is measured."""
         seen: dict[str, Verdict] = {}
         for measured in self._measured:
             seen |= _verdicts(measured.status_at(at_ms))
