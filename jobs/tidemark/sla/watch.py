@@ -2,9 +2,9 @@
 
 How it works: a *look* judges all SLAs by facts that are kept from look to look. They are measured again when a driver
 or a report has written something, or a driver has stopped; without news a look only compares instants with the clock.
-So a look knows when the limit of an age will break, and the next look is then. What is counted over an interval changes without news,
-too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS. Critical paths, by which an
-operator's own work is judged, are found for the newest windows, and stored only by checks.
+So a look knows when the limit of an age will break, and the next look is then. What is counted over an interval changes
+without news, too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS. Critical paths, by
+which an operator's own work is judged, are found for the newest windows, and stored only by checks.
 
 Rows that break a contract are counted by checks, and by looks every CONTRACTS_ANEW_MS if an SLA promises that there
 are none: to count costs as much as to measure everything else. Suites of great-expectations confirm what was found.
@@ -256,8 +256,7 @@ class SlaWatch:
     def _changes_ms(self, at_ms: int, ahead_ms: int) -> int | None:
         """Returns when a verdict changes, or an incident is due, if nothing is written until then.
 
-        None if that is not within *ahead_ms* after *at_ms*. The limit of an age, a deadline and the end of a maintenance
-        window are such instants.
+        None if that is not within *ahead_ms* after *at_ms*. Such instants are the limit of an age, a deadline, the end of a maintenance window.
         """
         last = self._last
         if last is None or not self._measured:
@@ -265,13 +264,15 @@ class SlaWatch:
         instants_ms = range(at_ms + STEP_MS, at_ms + ahead_ms + 1, STEP_MS)
         if not instants_ms:
             return None
-        changes = self._judged_at(instants_ms[-1]) != last.seen
+
+        def is_as_last(at_ms: int) -> bool:
+            return self._judged_at(at_ms) == last.seen
+
+        due_ms = [] if last.due_ms is None else [last.due_ms]
         # A verdict that changes twice in this time is left to the next look.
-        first = bisect_left(instants_ms, True, key=lambda ms: self._judged_at(ms) != last.seen) if changes else None
-        found_ms = [] if first is None else [instants_ms[first]]
-        if last.due_ms is not None and at_ms < last.due_ms <= instants_ms[-1]:
-            found_ms.append(last.due_ms)
-        return min(found_ms, default=None)
+        if not is_as_last(instants_ms[-1]):
+            due_ms.append(instants_ms[bisect_left(instants_ms, 1, key=lambda ms: not is_as_last(ms))])
+        return min((ms for ms in due_ms if at_ms < ms <= instants_ms[-1]), default=None)
 
     def _is_due(self, at_ms: int, *, is_turn: bool) -> bool:
         last = self._last = self._last or self._check_of_others(at_ms)
