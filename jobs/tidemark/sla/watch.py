@@ -256,7 +256,8 @@ class SlaWatch:
     def _changes_ms(self, at_ms: int, ahead_ms: int) -> int | None:
         """Returns when a verdict changes, or an incident is due, if nothing is written until then.
 
-        None if that is not within *ahead_ms* after *at_ms*. Such instants are the limit of an age, a deadline, the end of a maintenance window.
+        None if that is not within *ahead_ms* after *at_ms*. Such instants are the limit of an age, a deadline, and the
+        ends of maintenance windows.
         """
         last = self._last
         if last is None or not self._measured:
