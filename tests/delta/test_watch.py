@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.semantics.sla import Verdict
 from tidemark.watch.commits import Change, Clock, Span, Unreadable
 from tidemark.watch.reading import LEAST, find_tables, read_history
+from tidemark.watch.row_latencies import RowReader
 from tidemark.watch.rules import TableAge, table_age
 from tidemark.watch.statistics import TimeColumnRequest
 
@@ -333,6 +335,49 @@ def test_statistics_of_a_mapped_column_have_its_physical_name(tmp_path: Path) ->
     # 12:30 in Berlin is half an hour before noon in UTC.
     assert (table.column, table.age) == ("ts", Span(HOUR // 2 - 1, HOUR // 2))
     assert (table.commits[0].latency, table.verdict) == (Span(HOUR // 2 - 1, HOUR), Verdict.PASS)
+
+
+def latencies_min(path: Path, asked: TimeColumnRequest) -> list[float] | None:
+    """The smallest and the greatest latency of rows of the newest commit, in minutes; None if none is known."""
+    history = read_history(path, asked, 0)
+    assert not isinstance(history, Unreadable), history
+    newest = RowReader().with_rows(history, since_ms=0, zone=asked.zone).commits[-1]
+    if newest.by_row is None or newest.by_row.span is None:
+        return None
+    assert sum(n for _, n in newest.by_row.counts) == 2  # of three rows one has no time
+    return [(end or 0) / 60_000 for end in newest.by_row.span]
+
+
+AT_TEN, HALF_PAST_NINE = datetime(2014, 11, 30, 10), datetime(2014, 11, 30, 9, 30)  # noqa: DTZ001
+NTZ = pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "asked", "found"),
+    [
+        ("timestamp", pa.array([AT_TEN, None, HALF_PAST_NINE], pa.timestamp("us", "UTC")), None, [60, 90]),
+        ("timestamp_ntz", pa.array([AT_TEN, None, HALF_PAST_NINE], NTZ), None, [60, 90]),
+        ("timestamp_ntz", pa.array([AT_TEN, None, HALF_PAST_NINE], NTZ), BERLIN, [120, 150]),
+        ("string", pa.array(["2014-11-30T10:00:00Z", "soon", "2014-11-30 09:30:00"]), None, [60, 90]),
+        # A whole day is no instant.
+        ("string", pa.array(["2014-11-30", "2014-11-29", None]), None, None),
+        ("date", pa.array([date(2014, 11, 30)] * 3), None, None),
+    ],
+)
+def test_rows_have_latencies_by_the_times_in_their_files(
+    tmp_path: Path, kind: str, values: pa.Array, asked: TimeColumnRequest | None, found: list[float] | None
+) -> None:
+    physical = "col-fcb15842-4dc1-438f-bb54-5594ee78c294"
+    created = table_of("columnMapping", physical=physical)
+    text = json.dumps(created).replace('\\"timestamp\\"', f'\\"{kind}\\"')
+    added = add("p=1%202/a.parquet", "10:00:00", "10:30:00", name=physical, n=3)
+    path = commits(tmp_path / "t", [info("WRITE", TEN_MS + HOUR), *json.loads(text), added])
+    (path / "p=1 2").mkdir()
+    # Spark writes timestamps of 96 bits unless a setting says otherwise.
+    pq.write_table(
+        pa.table({physical: values}), path / "p=1 2" / "a.parquet", use_deprecated_int96_timestamps=kind == "timestamp"
+    )
+    assert latencies_min(path, replace(asked or TimeColumnRequest(), names=("ts",))) == found
 
 
 def test_bounds_are_loose_where_a_deletion_vector_hides_rows(tmp_path: Path) -> None:

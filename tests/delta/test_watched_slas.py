@@ -21,10 +21,11 @@ from tidemark.cli.project.check import check
 from tidemark.errors import InvalidSpec
 from tidemark.facts.answers import answers_over
 from tidemark.metrics.exporter import Exporter
+from tidemark.metrics.rules import rules_file
 from tidemark.model.project.files import Project
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.slas.channel_spec import Channel
-from tidemark.model.slas.sla_spec import known_watch, usable_slas, watched_topology
+from tidemark.model.slas.sla_spec import SlaSpec, known_watch, usable_slas, watched_topology
 from tidemark.model.tables.catalog import EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.reports.documents.status import page_document
@@ -65,9 +66,11 @@ class Lake:
     folder: Path
     slas: dict[str, dict[str, Any]]
     places: list[Path] = field(default_factory=list)
+    of_set: dict[str, Any] = field(default_factory=dict)
     start_ms: int = 0
     at_ms: int = 0
     topology: Topology = field(init=False)
+    specs: tuple[SlaSpec, ...] = field(init=False)
     watch: SlaWatch = field(init=False)
 
     @property
@@ -81,11 +84,12 @@ class Lake:
 
     def restart(self) -> None:
         """Goes on with a new process."""
-        silver = {"tables": [*map(str, self.places or [self.folder])], "owner": "orders team"}
+        silver = {"tables": [*map(str, self.places or [self.folder])], "owner": "orders team", **self.of_set}
         content = {"watch": {"silver": silver, **self.slas}}
         self.topology = watched_topology(content, file="slas.toml")
         slas = usable_slas(content, self.topology, file="slas.toml")
         slas.refuse()
+        self.specs = slas.specs
         promised = Promised(topology=self.topology, specs=slas.specs, unusable=(), channels=[CHANNEL], project=None)
         self.watch = SlaWatch(
             self.warehouse.layout, lambda: promised, clock=lambda: self.at_ms, sleep_s=lambda _: pytest.fail("waits")
@@ -221,6 +225,91 @@ def test_the_latency_of_an_append_lies_between_bounds(
     lake.slas = {"kept": {"subject": "silver.orders", "measure": "commit_latency", "error_after": "10 min"}}
     lake.begin(last_ms)
     assert lake.verdict() == verdict
+
+
+def ages(made_ms: int, *minutes: int) -> list[int]:
+    """Instants so many minutes before *made_ms*."""
+    return [made_ms - each * MINUTE_MS for each in minutes]
+
+
+def exact(lake: Lake, **slas: dict[str, Any]) -> None:
+    """Has the rows of the tables read, for *slas* of `silver.orders` over an hour."""
+    lake.of_set = {"exact": True}
+    lake.slas = {name: {"subject": "silver.orders", **sla} for name, sla in slas.items()}
+
+
+def test_rows_have_quantiles_where_bounds_leave_a_latency_open(lake: Lake) -> None:
+    made_ms = append(lake.folder / "other", 0)
+    # Two appends of 4 and 6 rows: the fifth of ten is 5 min late, the ninth 9 min, and the last one half an hour.
+    append(lake.orders, *ages(made_ms, 1, 2, 3, 4))
+    last_ms = append(lake.orders, *ages(made_ms, 5, 6, 7, 8, 9, 30))
+    between = {"error_after": "10 min", "over": "1 h"}
+    exact(
+        lake,
+        half={"measure": "latency_p50", **between},
+        most={"measure": "latency_p90", **between},
+        all={"measure": "latency_p99", **between},
+        few={"measure": "latency_p99", "min_records": 11, **between},
+        longest={"measure": "commit_latency", **between},
+    )
+    lake.begin(last_ms)
+    lake.look(0)
+    found = {name: lake.newest(name) for name in lake.slas}
+    verdicts = {name: row["verdict"] for name, row in found.items()}
+    assert verdicts == {"half": "pass", "most": "pass", "all": "error", "few": "unknown", "longest": "error"}
+    observed_min = {name: row["observed_ms"] / MINUTE_MS for name, row in found.items()}
+    assert observed_min == pytest.approx({"half": 5, "most": 9, "all": 30, "few": 30, "longest": 30}, rel=0.011)
+    assert found["all"]["records"] == 10
+    assert "its writer is Airflow load.orders" in found["all"]["blocked_by"]
+    assert found["most"]["message"] == "latency p90 of silver.orders is 8.97 min; error from 10 min on"
+    # Prometheus has no latencies of rows, so its rules ask for the verdicts of checks.
+    rules = rules_file([(lake.topology, lake.specs)])
+    assert ("tidemark_sla_level{" in rules, "tidemark_recent_latency_seconds{" in rules) == (True, False)
+
+    # After an hour no append is in the interval, and nothing is known.
+    lake.at_ms = last_ms + 3_700_000
+    assert lake.verdict("all") == "unknown"
+
+
+def test_slow_rows_use_up_the_budget_of_an_objective(lake: Lake) -> None:
+    made_ms = append(lake.folder / "other", 0)
+    last_ms = append(lake.orders, *ages(made_ms, 1, 1, 1, 1, 1, 1, 1, 1, 20, 30))
+    promised = {"latency": "10 min", "target": 0.99, "window": "30 d"}
+    exact(
+        lake,
+        burning={"measure": "burn_rate", "threshold": "10 min", "target": 0.9, "error_at": 3, "over": "1 h"},
+        promised={"objective": promised},
+    )
+    lake.begin(last_ms)
+    lake.look(0)
+    result = lake.newest("burning")
+    # A fifth of the rows is slow, and a tenth may be.
+    assert (result["verdict"], result["burn_rate"], result["records"]) == ("warn", pytest.approx(2), 10)
+    assert result["message"].startswith("20 % of the records of silver.orders took longer than 10 min in 1 h, 2 times")
+    objective = lake.newest("promised_1h")
+    # A fifth is slow and a hundredth may be: 20 times as fast as the budget allows.
+    assert (objective["verdict"], objective["burn_rate"]) == ("error", pytest.approx(20))
+    assert (objective["window_records"], objective["window_slow"]) == (10, 2)
+
+
+def test_rows_that_cannot_be_read_leave_a_quantile_unknown(lake: Lake) -> None:
+    last_ms = append(lake.orders, 0)
+    exact(
+        lake,
+        all={"measure": "latency_p99", "error_after": "1 h"},
+        burning={"measure": "burn_rate", "threshold": "10 min", "target": 0.9, "error_at": 3},
+    )
+    (file,) = lake.orders.glob("*.parquet")
+    file.rename(file.with_suffix(".gone"))
+    lake.begin(last_ms)
+    lake.look(0)
+    unread = "(the event times of the rows of version 0 cannot be read)"
+    found = {name: lake.newest(name) for name in lake.slas}
+    assert {row["verdict"] for row in found.values()} == {"unknown"}
+    assert [unread in row["message"] for row in found.values()] == [True, True]
+    # It is tried again.
+    file.with_suffix(".gone").rename(file)
+    assert lake.verdict("all") == "error"
 
 
 def test_a_table_that_is_gone_breaks_its_promise_and_one_that_is_damaged_is_unknown(lake: Lake) -> None:

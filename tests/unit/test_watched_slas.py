@@ -138,18 +138,23 @@ def test_a_set_alone_promises_nothing(tmp_path: Path) -> None:
         ),
         (
             SETS + '[watch.late]\nsubject = "silver.orders"\nmeasure = "watermark_lag"\nerror_after = "1 h"\n',
-            "slas.toml: watch.late.measure: is 'watermark_lag', which watched tables do not have; measure cadence, "
-            "commit_age, commit_latency, staleness, volume",
+            "slas.toml: watch.late.measure: is 'watermark_lag', which watched tables do not have; measure burn_rate, "
+            "cadence, commit_age, commit_latency, latency_p50, latency_p90, latency_p99, staleness, volume",
         ),
         (
             SETS + '[watch.late]\nsubject = "silver.orders"\nerror_after = "1 h"\nignore_when_idle = true\n',
             "slas.toml: watch.late.ignore_when_idle: is set, but of a watched table only commits are known, and "
-            "neither streams nor single records; leave it out",
+            "no streams; leave it out",
         ),
         (
             SETS + '[watch.late]\nsubject = "silver.orders"\nobjective = { latency = "1 s", target = 0.99 }\n',
-            "slas.toml: watch.late.objective: is set, but of a watched table only commits are known, and neither "
-            "streams nor single records; leave it out",
+            "slas.toml: watch.late.objective: is set, which needs the event time of each row, and the log has only the "
+            "bounds of files; write exact = true in [watch.silver]",
+        ),
+        (
+            SETS + '[watch.late]\nsubject = "silver.orders"\nmeasure = "latency_p99"\nerror_after = "1 h"\n',
+            "slas.toml: watch.late.measure: is 'latency_p99', which needs the event time of each row, and the log has "
+            "only the bounds of files; write exact = true in [watch.silver]",
         ),
         (
             '[watch.late]\nsubject = "silver.orders"\nerror_after = "1 h"\nowner = "o"\n',

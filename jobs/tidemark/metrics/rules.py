@@ -73,7 +73,7 @@ def _of_sla(topology: Topology, spec: SlaSpec) -> Iterator[dict[str, Any]]:
     """Yields a warning and a rule of the severity of *spec*."""
     wait = f"{max(0, spec.damping.open_after_ms) // 1000}s"
     more = {} if spec.runbook is None else {"runbook": spec.runbook}
-    levels = [*_levels(spec)]
+    levels = [*_levels(topology, spec)]
     for level, severity, limit_ms in levels:
         labels = {"topology": topology.name, "sla": spec.name, "severity": severity.value, "owner": spec.owner}
         names = {"topology": topology.name, "sla": spec.name}
@@ -88,7 +88,7 @@ def _of_sla(topology: Topology, spec: SlaSpec) -> Iterator[dict[str, Any]]:
         yield _rule("TidemarkSla", expression, wait, labels, f"{spec.measure} of {spec.subject}: {finding}", **more)
 
 
-def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
+def _levels(topology: Topology, spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     """Yields levels of `tidemark_sla_level` with their severity, and the limit (ms) with which Prometheus compares.
 
     Without a limit Prometheus compares the level itself.
@@ -97,6 +97,7 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     # Prometheus does not know what excuses a subject, when rows are merged, or how many records a percentile has.
     has_times = spec.calendar or spec.maintenance_windows or spec.exempt
     is_direct = (spec.measure is WATERMARK_LAG or _percentile(spec) is not None) and spec.place is ResultPlace.VIEW
+    is_direct = is_direct and not topology.is_watch  # no metric has the latencies of rows of watched tables
     if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times or limits.min_records > 1:
         warns, errs = _verdicts(spec)
         if warns:

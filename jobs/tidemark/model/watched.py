@@ -56,7 +56,14 @@ SET_OWNER = optional(
     without="each SLA has its own",
     meaning="the owner of SLAs of its tables that name none",
 )
-FORM = TableForm(keys=(TABLES, COLUMN, TIMEZONE, SET_OWNER))
+EXACT = defaulted(
+    "exact",
+    value_types.flag(),
+    example="true",
+    default=False,
+    meaning="reads the column of event times of each added file, so that latencies of rows are known",
+)
+FORM = TableForm(keys=(TABLES, COLUMN, TIMEZONE, SET_OWNER, EXACT))
 """The table of a set."""
 
 
@@ -71,6 +78,7 @@ class WatchedSet:
             only one such column.
         timezone: the zone of event times that have none.
         owner: the owner of the SLAs of its tables that name none; None if these have nobody.
+        is_exact: whether the event times of rows are read, and not only their bounds in the log.
     """
 
     name: str
@@ -78,6 +86,7 @@ class WatchedSet:
     columns: tuple[str, ...] = ()
     timezone: str = "UTC"
     owner: str | None = None
+    is_exact: bool = False
 
 
 def is_set(table: object) -> bool:
@@ -106,6 +115,7 @@ def _set(file: str, name: str, table: object) -> WatchedSet | InvalidSpec:
         columns=columns or (),
         timezone=values[TIMEZONE],
         owner=values[SET_OWNER],
+        is_exact=values[EXACT],
     )
 
 

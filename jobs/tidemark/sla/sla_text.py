@@ -202,7 +202,7 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
     objective, budget = limits.objective, status.budget
     over = f"longer than {for_people(objective.threshold_ms)} in {for_people(status.spec.over_ms)}"
     if budget is None or budget.share_over is None or budget.burn_rate is None:
-        return f"no record of {status.spec.subject} to measure; the SLA counts those that take {over}"
+        return f"no record of {status.spec.subject} to measure{_note(status)}; the SLA counts those that take {over}"
     few = ""
     if status.records is not None and status.records < limits.min_records:
         of = f" of {status.spec.subject} in {for_people(status.spec.over_ms)}"

@@ -22,18 +22,21 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.model.watched import WatchedSet, set_of, table_of
+from tidemark.semantics.buckets import quantile, value_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import (
+    BurnRate,
     RecordMinimums,
     Sla,
     Verdict,
     crossed_ms,
     is_ahead,
     judge_nothing,
+    judge_quantile,
     never_loaded_since_ms,
 )
-from tidemark.sla.measures.status import Status
+from tidemark.sla.measures.status import Status, burning
 from tidemark.storage.location import location
 from tidemark.storage.private_folder import private_folder
 from tidemark.watch.commits import Clock, History, Span, Unreadable
@@ -41,6 +44,7 @@ from tidemark.watch.documents import span_text, writer_text
 from tidemark.watch.kept import KeptHistories
 from tidemark.watch.measures import Counted, Measurement, SeenTable, judge_length, judge_number, seen
 from tidemark.watch.reading import LOG, watched
+from tidemark.watch.row_latencies import RowReader
 from tidemark.watch.rules import table_age
 from tidemark.watch.statistics import TimeColumnRequest
 
@@ -61,10 +65,10 @@ ReadTable: TypeAlias = History | Unreadable
 """What was read of the subject of an SLA."""
 
 
-def read_watched(topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> dict[str, ReadTable]:
+def read_watched(topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int) -> dict[str, ReadTable]:
     """Reads the tables that *specs* are about, by their subjects."""
     # Without an earlier commit it is not known what was usual.
-    longest_ms = max((spec.over_ms for spec in specs), default=DAY_MS)
+    longest_ms = max(map(_looks_back_ms, specs), default=DAY_MS)
     found: dict[str, ReadTable] = {}
     for each, subjects in _subjects(topology, specs):
         places = {subject: path_of(each, table_of(subject)) for subject in subjects}
@@ -73,8 +77,27 @@ def read_watched(topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) ->
         asked = TimeColumnRequest(each.columns, ZoneInfo(each.timezone))
         since_ms = at_ms - max(longest_ms, DAY_MS)
         read = {table.path: table for table in watched([*paths.values()], asked, since_ms, _kept())}
+        if each.is_exact:
+            of_set = [spec for spec in specs if spec.subject in paths]
+            rows_since_ms = at_ms - max((_looks_back_ms(spec) for spec in of_set), default=0)
+            read = {path: _with_rows(table, asked.zone, since_ms=rows_since_ms) for path, table in read.items()}
         found |= {subject: read[path] for subject, path in paths.items()}
     return found
+
+
+def _looks_back_ms(spec: SlaSpec) -> int:
+    """Returns for how long before a check *spec* counts, in ms."""
+    return max(spec.over_ms, spec.compliance.window_ms if spec.compliance else 0)
+
+
+def _with_rows(table: ReadTable, zone: ZoneInfo, *, since_ms: int) -> ReadTable:
+    return table if isinstance(table, Unreadable) else _rows().with_rows(table, since_ms=since_ms, zone=zone)
+
+
+@cache
+def _rows() -> RowReader:
+    """Returns what this process has counted of rows."""
+    return RowReader()
 
 
 @cache
@@ -171,14 +194,24 @@ def _status(spec: SlaSpec, table: ReadTable, *, at_ms: int, until_ms: int | None
     since_ms = spec.judged_since_ms(at_ms, after_ms=_reaches_back_to_ms(spec, measured, time))
     if since_ms is not None:
         measured = measure(seen_table, replace(time, since_ms=since_ms))
-    status = _judged(spec, seen_table, measured, at_ms=at_ms, since_ms=since_ms)
+
+    def over(length_ms: int) -> Measurement:
+        return measure(seen_table, replace(time, over_ms=length_ms, since_ms=since_ms))
+
+    match spec.limits:
+        case BurnRate():
+            status = _burn_rate(spec, spec.limits, over, at_ms=at_ms)
+        case Sla() if spec.measure.quantile is not None:
+            status = _quantile(spec, spec.limits, spec.measure.quantile, measured)
+        case _:
+            status = _judged(spec, seen_table, measured, at_ms=at_ms, since_ms=since_ms)
     why = _last_commit(table, at_ms=at_ms) if status.verdict in BROKEN else None
     return replace(status, note=measured.note, judged_since_ms=since_ms, blocked_by=why)
 
 
 def _reaches_back_to_ms(spec: SlaSpec, measured: Measurement, time: Counted) -> int:
     """Returns the oldest instant that is in what was *measured*, epoch ms; 0 if it is not known."""
-    if isinstance(spec.limits, RecordMinimums):
+    if isinstance(spec.limits, RecordMinimums) or spec.measure.is_of_rows:
         return time.start_ms
     if measured.value is None or measured.value.high_ms is None:
         return 0
@@ -231,6 +264,27 @@ def _number(
     if verdict in BROKEN and (is_new or since_ms is not None):
         verdict = Verdict.UNKNOWN
     return Status(spec, verdict, records=low, value_text=text)
+
+
+def _quantile(spec: SlaSpec, sla: Sla, q: float, measured: Measurement) -> Status:
+    """Judges a quantile of the latencies of rows."""
+    if measured.rows is None:
+        return Status(spec, Verdict.UNKNOWN)
+    length_ms, n = quantile(measured.rows, q), sum(n for _, n in measured.rows)
+    return Status(spec, judge_quantile(length_ms, sla, n=n), length_ms, records=n)
+
+
+def _burn_rate(spec: SlaSpec, limits: BurnRate, over: Callable[[int], Measurement], *, at_ms: int) -> Status:
+    """Judges how fast slow rows use up an error budget, by what was measured *over* a length in ms."""
+
+    def slow_rows(length_ms: int) -> tuple[int, int]:
+        rows = over(length_ms).rows or ()
+        slow = sum(n for bucket, n in rows if value_of(bucket) > limits.objective.threshold_ms)
+        return sum(n for _, n in rows), slow
+
+    if over(spec.over_ms).rows is None:
+        return Status(spec, Verdict.UNKNOWN)
+    return burning(spec, limits, slow_rows, counted_ms=spec.counted_ms(at_ms))
 
 
 def _last_commit(history: History, *, at_ms: int) -> str | None:

@@ -23,6 +23,7 @@ __all__ = [
     "FileTimes",
     "History",
     "PastCommit",
+    "RowLatencies",
     "Span",
     "TimeColumn",
     "Unreadable",
@@ -122,12 +123,24 @@ class ChosenColumn:
     candidates: tuple[str, ...] = ()
 
 
+class RowLatencies(NamedTuple):
+    """The latencies of the rows of a commit that have an event time.
+
+    `counts` are buckets (`tidemark.semantics.buckets`) with numbers of rows. `span` reaches from the smallest to the
+    greatest latency; None: there are no such rows.
+    """
+
+    counts: tuple[tuple[int, int], ...]
+    span: Span | None
+
+
 @dataclass(frozen=True)
 class PastCommit:
     """What a commit did, with the `rows` (None: the log does not say) and `bytes` of the files that it wrote.
 
     `latency` is that of its rows; None for a commit that appended none. `newest_before` is the newest event time that
-    readers saw until then (None: none); of a commit up to the history's `base_version` it is not known.
+    readers saw until then (None: none); of a commit up to the history's `base_version` it is not known. `by_row` is
+    None if its rows were not read.
     """
 
     version: int
@@ -140,6 +153,7 @@ class PastCommit:
     latency: Span | None
     writer: Writer
     newest_before: Span | None
+    by_row: RowLatencies | None = None
 
 
 @dataclass(frozen=True)

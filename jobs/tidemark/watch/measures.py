@@ -71,11 +71,13 @@ class Measurement:
         value: between which bounds it lies, ms or rows; None: the table has had nothing to measure yet.
         is_age: whether it grows by a second each second, until a commit.
         note: what a reader of the number should know.
+        rows: of latencies of rows, their buckets with numbers; None: they are not known.
     """
 
     value: Span | None
     is_age: bool = False
     note: str = ""
+    rows: Sequence[tuple[int, int]] | None = None
 
 
 def seen(history: History, until_ms: int | None = None) -> SeenTable:
@@ -161,13 +163,35 @@ def cadence(table: SeenTable, counted: Counted) -> Measurement:
 
 def commit_latency(table: SeenTable, counted: Counted) -> Measurement:
     """Measures the greatest age that a record had when an append brought it. Commits that removed data have none."""
-    spans = present(commit.latency for commit in table.commits if commit.at_ms >= counted.start_ms)
+    spans = present(_greatest_latency(commit) for commit in table.commits if commit.at_ms >= counted.start_ms)
     if not spans:
         return Measurement(value=UNKNOWN, note="nothing was appended")
     highs = [span.high_ms for span in spans]
     low_ms = max(present(span.low_ms for span in spans), default=None)
     high_ms = None if None in highs else max(present(highs))
     return Measurement(value=Span(low_ms, high_ms), note="")
+
+
+def _greatest_latency(commit: PastCommit) -> Span | None:
+    """Returns between which lengths the greatest latency of a row lies; None: no row has one."""
+    if commit.by_row is None:
+        return commit.latency
+    span = commit.by_row.span
+    return None if span is None else Span(span.high_ms, span.high_ms)
+
+
+def row_latencies(table: SeenTable, counted: Counted) -> Measurement:
+    """Counts the latencies of the rows that appends brought, by bucket."""
+    commits = [commit for commit in table.commits if commit.at_ms >= counted.start_ms]
+    appends = [commit for commit in commits if commit.change is Change.APPENDED]
+    unread = next((commit for commit in appends if commit.by_row is None), None)
+    if table.since_ms is not None and table.since_ms > counted.start_ms:
+        return Measurement(value=UNKNOWN, note=_cut(is_cut=True))
+    if unread is not None:
+        note = f"the event times of the rows of version {unread.version} cannot be read"
+        return Measurement(value=UNKNOWN, note=note)
+    rows = [count for commit in appends if commit.by_row is not None for count in commit.by_row.counts]
+    return Measurement(value=UNKNOWN, rows=rows)
 
 
 def volume(table: SeenTable, counted: Counted) -> Measurement:

@@ -21,5 +21,6 @@ BURN_RATE = register(
         counts=(LATENCIES,),
         is_of_lateness=True,
         is_excusable=True,
+        of_watched="tidemark.watch.measures:row_latencies",
     )
 )

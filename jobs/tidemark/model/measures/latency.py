@@ -33,6 +33,7 @@ def _latency(name: str, quantile: float) -> Measure:
         quantile=quantile,
         is_of_lateness=True,
         is_excusable=True,
+        of_watched="tidemark.watch.measures:row_latencies",
     )
 
 

@@ -110,7 +110,7 @@ class Measure:
         is_excusable: whether `while_catching_up` may excuse it, because records are late then.
         passes_when_idle: whether `ignore_when_idle` may excuse it.
         of_watched: the function that measures it of a watched table by its log, as MODULE:NAME, such as those of
-            `tidemark.watch.measures`; None: watched tables do not have it. Its limits are LENGTHS or AT_LEAST.
+            `tidemark.watch.measures`; None: watched tables do not have it. Its limits are AT_LEAST or those of lengths.
     """
 
     name: str
@@ -141,9 +141,14 @@ class Measure:
         return Need.COMPLETIONS in self.needs or (bool(self.counts) and Need.PATHS not in self.needs)
 
     @property
+    def is_of_rows(self) -> bool:
+        """Whether it needs the latency of each record, which the log of a watched table does not have."""
+        return self.explained is ExplainedBy.RECORDS
+
+    @property
     def is_latency(self) -> bool:
         """Whether it limits a quantile of the latencies of records."""
-        return self.quantile is not None and self.explained is ExplainedBy.RECORDS
+        return self.quantile is not None and self.is_of_rows
 
     def __str__(self) -> str:
         return self.name

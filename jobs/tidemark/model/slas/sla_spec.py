@@ -70,7 +70,7 @@ from tidemark.model.slas.sla_keys import (
 )
 from tidemark.model.topology import Topology, name_in, of_jobs, of_watched
 from tidemark.model.topology_keys import CALENDARS
-from tidemark.model.watched import WatchedSet, is_set, set_of, sets_in, table_of
+from tidemark.model.watched import EXACT, WatchedSet, is_set, set_of, sets_in, table_of
 from tidemark.selection import names_in, omit, outside, present
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
@@ -730,6 +730,8 @@ def _refuse_long_name(values: Values) -> None:
 
 def _refuse_lost_rollups(values: Values, topology: Topology) -> None:
     """Refuses a window whose records cannot be counted to its end."""
+    if topology.is_watch:  # what is known of a watched table is up to its log
+        return
     promised = _promised(values)
     kept_ms, window_ms = topology.retention.reports_ms, promised[WINDOW]
     if kept_ms is not None and kept_ms < window_ms:
@@ -766,15 +768,15 @@ def _may_have_any_subject(measure: Measure, topology: Topology) -> bool:
     return measure.any_operator and not topology.outside_sources
 
 
-OF_STREAMS = (BY, PLACE, IGNORE_WHEN_IDLE, WHILE_CATCHING_UP, OBJECTIVE)
-"""Keys of SLAs about streams, or about records one by one."""
+OF_STREAMS = (BY, PLACE, IGNORE_WHEN_IDLE, WHILE_CATCHING_UP)
+"""Keys of SLAs about streams."""
 
 
 def _refuse_streams_keys(values: Values, topology: Topology) -> None:
-    """Refuses what is about streams and records in an SLA of a watched table, of which only commits are known."""
+    """Refuses what is about streams in an SLA of a watched table, of which only commits are known."""
     written = [key for key in OF_STREAMS if values.has(key)] if topology.is_watch else []
     if written:
-        problem = "is set, but of a watched table only commits are known, and neither streams nor single records"
+        problem = "is set, but of a watched table only commits are known, and no streams"
         values.fail(written[0], problem, "leave it out")
 
 
@@ -782,10 +784,14 @@ def _refuse_measure(values: Values, topology: Topology) -> None:
     """Refuses a measure that nothing in *topology* has."""
     measure = _measure(values)
     if topology.is_watch:
-        # An objective is refused as a key.
-        if measure.of_watched is None and values.kind is not OBJECTIVES:
+        if measure.of_watched is None:
             of_watched = ", ".join(name for name, each in MEASURES.items() if each.of_watched)
             values.fail(MEASURE, f"is {measure.name!r}, which watched tables do not have", f"measure {of_watched}")
+        watched_set = next((each for each in topology.watched if each.name == set_of(values[SUBJECT])), None)
+        if measure.is_of_rows and watched_set is not None and not watched_set.is_exact:
+            key, value = (OBJECTIVE, "set") if values.kind is OBJECTIVES else (MEASURE, repr(measure.name))
+            problem = f"is {value}, which needs the event time of each row, and the log has only the bounds of files"
+            values.fail(key, problem, f"write {EXACT.name} = true in [{WATCH}.{watched_set.name}]")
         return
     if not measure.subjects(topology) and not _may_have_any_subject(measure, topology):
         problem, remedy = measure.without_subjects

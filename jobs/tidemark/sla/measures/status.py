@@ -7,7 +7,7 @@ Instants are epoch ms, lengths ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -476,25 +476,41 @@ def _share(spec: SlaSpec, at_most: ShareMaximums, facts: _SlaFacts) -> Status:
 
 def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
     what = FactKind.OBJECTIVE if spec.compliance else spec.measure.counts[0].what
-    objective = limits.objective
-    since_ms = spec.counted_since_ms(facts.measured_ms)
-    over_ms, short_ms = spec.counted_ms(facts.measured_ms)
 
-    n, slow = facts.slow_records(what, spec.subject, over_ms, objective.threshold_ms)
-    n_short, slow_short = facts.slow_records(what, spec.subject, short_ms, objective.threshold_ms)
-    long = budget(objective, n=n, n_over=slow)
-    rates = [long.burn_rate, budget(objective, n=n_short, n_over=slow_short).burn_rate]
+    def slow_records(over_ms: int) -> tuple[int, int]:
+        return facts.slow_records(what, spec.subject, over_ms, limits.objective.threshold_ms)
+
+    status = burning(spec, limits, slow_records, counted_ms=spec.counted_ms(facts.measured_ms))
+    note = COUNTED_EARLY if facts.has_limits(spec.subject, spec.counted_ms(facts.measured_ms)[0]) else ""
+    return replace(status, judged_since_ms=spec.counted_since_ms(facts.measured_ms), note=note)
+
+
+def burning(
+    spec: SlaSpec, limits: BurnRate, slow_records: Callable[[int], tuple[int, int]], *, counted_ms: Sequence[int]
+) -> Status:
+    """Judges how fast slow records use up an error budget.
+
+    Args:
+        spec: the SLA.
+        limits: its limits.
+        slow_records: returns the numbers of records in the last so many ms, and of those over the threshold.
+        counted_ms: the lengths of the long and the short interval, in ms.
+    """
+    over_ms, short_ms = counted_ms
+    n, slow = slow_records(over_ms)
+    n_short, slow_short = slow_records(short_ms)
+    long = budget(limits.objective, n=n, n_over=slow)
+    rates = [long.burn_rate, budget(limits.objective, n=n_short, n_over=slow_short).burn_rate]
     # A late record in a quiet time would be a high rate.
     is_enough = n >= limits.min_records
     verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at) if is_enough else Verdict.UNKNOWN
     whole = None
     if spec.compliance:
-        window_ms = spec.compliance.window_ms
-        records, slow = facts.slow_records(what, spec.subject, window_ms, objective.threshold_ms)
-        remaining = budget(objective, n=records, n_over=slow).remaining if records >= limits.min_records else None
+        records, slow = slow_records(spec.compliance.window_ms)
+        is_known = records >= limits.min_records
+        remaining = budget(limits.objective, n=records, n_over=slow).remaining if is_known else None
         whole = WindowBudget(records, slow, remaining)
-    note = COUNTED_EARLY if facts.has_limits(spec.subject, over_ms) else ""
-    return Status(spec, verdict, budget=long, records=n, window_budget=whole, judged_since_ms=since_ms, note=note)
+    return Status(spec, verdict, budget=long, records=n, window_budget=whole)
 
 
 def _open_accounts(accounts: Rows) -> Iterator[tuple[int, str]]:
