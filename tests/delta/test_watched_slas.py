@@ -261,7 +261,7 @@ def test_rows_have_quantiles_where_bounds_leave_a_latency_open(lake: Lake) -> No
     assert observed_min == pytest.approx({"half": 5, "most": 9, "all": 30, "few": 30, "longest": 30}, rel=0.011)
     assert found["all"]["records"] == 10
     assert "its writer is Airflow load.orders" in found["all"]["blocked_by"]
-    assert found["most"]["message"] == "latency p90 of silver.orders is 8.97 min; error from 10 min on"
+    assert found["most"]["message"] == "latency p90 of silver.orders is 8 min 59 s; error from 10 min on"
     # Prometheus has no latencies of rows, so its rules ask for the verdicts of checks.
     rules = rules_file([(lake.topology, lake.specs)])
     assert ("tidemark_sla_level{" in rules, "tidemark_recent_latency_seconds{" in rules) == (True, False)
@@ -274,7 +274,7 @@ def test_rows_have_quantiles_where_bounds_leave_a_latency_open(lake: Lake) -> No
 def test_slow_rows_use_up_the_budget_of_an_objective(lake: Lake) -> None:
     made_ms = append(lake.folder / "other", 0)
     last_ms = append(lake.orders, *ages(made_ms, 1, 1, 1, 1, 1, 1, 1, 1, 20, 30))
-    promised = {"latency": "10 min", "target": 0.99, "window": "30 d"}
+    promised = {"latency": "10 min", "target": 0.99, "window": "30 d", "min_records": 10}
     exact(
         lake,
         burning={"measure": "burn_rate", "threshold": "10 min", "target": 0.9, "error_at": 3, "over": "1 h"},
@@ -285,7 +285,9 @@ def test_slow_rows_use_up_the_budget_of_an_objective(lake: Lake) -> None:
     result = lake.newest("burning")
     # A fifth of the rows is slow, and a tenth may be.
     assert (result["verdict"], result["burn_rate"], result["records"]) == ("warn", pytest.approx(2), 10)
-    assert result["message"].startswith("20 % of the records of silver.orders took longer than 10 min in 1 h, 2 times")
+    assert result["message"].startswith(
+        "20.00 % of the records of silver.orders took longer than 10 min in 1 h, 2 times"
+    )
     objective = lake.newest("promised_1h")
     # A fifth is slow and a hundredth may be: 20 times as fast as the budget allows.
     assert (objective["verdict"], objective["burn_rate"]) == ("error", pytest.approx(20))
@@ -326,6 +328,37 @@ def test_a_table_that_is_gone_breaks_its_promise_and_one_that_is_damaged_is_unkn
     result = lake.newest("kept")
     assert result["verdict"] == "never_loaded"
     assert "there is no Delta table silver.orders" in result["message"]
+
+
+def test_a_table_that_nobody_can_read_for_as_long_as_its_limit_is_an_alert(lake: Lake) -> None:
+    append(lake.orders, 0)
+    last_ms = append(lake.orders, 1)
+    commit = lake.orders / "_delta_log" / f"{1:020d}.json"
+    content = commit.read_text()
+    lake.slas["kept"] |= {"measure": "commit_age", "resolve_after": "0 s"}
+    counted = {"subject": "silver.orders", "measure": "volume", "warn_below": 1, "over": "20 min"}
+    lake.slas["enough"] = counted
+    lake.begin(last_ms)
+    lake.look(0)
+    # Its limit of 5 min counts from when it was first seen to be damaged, and not from its last commit.
+    commit.write_text("{")
+    lake.at_ms += 60_000
+    assert [lake.verdict(name) for name in lake.slas] == ["unknown", "unknown"]
+    assert lake.look(359).run_id is None
+    assert lake.look(360).why == {Why.VERDICT, Why.DELIVERY}
+    result = lake.newest("kept")
+    assert (result["verdict"], result["crossed_at"].timestamp() * 1_000) == ("error", last_ms + 360_000)
+    assert "is not measured (it cannot be read for 5 min: " in result["message"]
+    assert "restore the file, or the table, from a backup" in result["message"]
+    assert lake.newest("enough")["verdict"] == "unknown"
+    lake.look(1_260)
+    assert lake.newest("enough")["verdict"] == "warn"
+    assert [each.change.value for each in lake.due()] == ["opened", "opened"]
+    # Read again, the table is judged by its own age.
+    commit.write_text(content)
+    lake.at_ms += 15_000
+    lake.verdict()
+    assert lake.newest("kept")["message"] == "commit age of silver.orders is 21 min 15 s; error from 5 min on"
 
 
 def test_what_is_ahead_of_the_clock_breaks_a_promise_from_its_limit_on(lake: Lake) -> None:

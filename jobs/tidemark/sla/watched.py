@@ -3,13 +3,13 @@
 How it works: the subject of such an SLA is SET.TABLE, and a place of the set and the table make a path. The measure
 names a function that returns bounds of what it measures (`tidemark.watch.measures`), and the form of its limits decides
 how these are judged. A table that does not exist breaks the promise, since nobody can read it. One that cannot be read
-for another reason does not: its verdict is unknown until it can.
+for another reason is unknown, and breaks the promise once that has lasted for as long as the limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -32,6 +32,7 @@ from tidemark.semantics.sla import (
     Verdict,
     crossed_ms,
     is_ahead,
+    judge,
     judge_nothing,
     judge_quantile,
     never_loaded_since_ms,
@@ -61,6 +62,13 @@ class NoTable(Unreadable):
     """A subject of SLAs that no Delta table is."""
 
 
+@dataclass(frozen=True)
+class UnreadSince(Unreadable):
+    """A table that this process has not been able to read since *since_ms*, epoch ms."""
+
+    since_ms: int
+
+
 ReadTable: TypeAlias = History | Unreadable
 """What was read of the subject of an SLA."""
 
@@ -82,7 +90,19 @@ def read_watched(topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int) ->
             rows_since_ms = at_ms - max((_looks_back_ms(spec) for spec in of_set), default=0)
             read = {path: _with_rows(table, asked.zone, since_ms=rows_since_ms) for path, table in read.items()}
         found |= {subject: read[path] for subject, path in paths.items()}
-    return found
+    return {subject: _since(subject, table, at_ms=at_ms) for subject, table in found.items()}
+
+
+_UNREAD_SINCE_MS: dict[tuple[str, Path], int] = {}
+"""Since when this process could not read a table, epoch ms, by subject and path."""
+
+
+def _since(subject: str, table: ReadTable, *, at_ms: int) -> ReadTable:
+    if not isinstance(table, Unreadable) or isinstance(table, NoTable):
+        _UNREAD_SINCE_MS.pop((subject, table.path), None)
+        return table
+    since_ms = _UNREAD_SINCE_MS.setdefault((subject, table.path), at_ms)
+    return UnreadSince(table.path, table.file, table.found, table.remedy, since_ms)
 
 
 def _looks_back_ms(spec: SlaSpec) -> int:
@@ -183,10 +203,7 @@ def watched_statuses(
 
 def _status(spec: SlaSpec, table: ReadTable, *, at_ms: int, until_ms: int | None) -> Status:
     if isinstance(table, Unreadable):
-        verdict = Verdict.NEVER_LOADED if isinstance(table, NoTable) else Verdict.UNKNOWN
-        note = f"{table.found}: {table.file}; {table.remedy}"
-        text = "not measured" if isinstance(spec.limits, Sla) else f"an unknown number of {spec.measure.counted}"
-        return Status(spec, verdict, value_text=text, note=note)
+        return _unread(spec, table, at_ms=at_ms)
     assert spec.measure.of_watched is not None  # others are refused
     measure: Callable[[SeenTable, Counted], Measurement] = resolve_name(spec.measure.of_watched)
     time, seen_table = Counted(at_ms=at_ms, over_ms=spec.over_ms), seen(table, until_ms)
@@ -207,6 +224,30 @@ def _status(spec: SlaSpec, table: ReadTable, *, at_ms: int, until_ms: int | None
             status = _judged(spec, seen_table, measured, at_ms=at_ms, since_ms=since_ms)
     why = _last_commit(table, at_ms=at_ms) if status.verdict in BROKEN else None
     return replace(status, note=measured.note, judged_since_ms=since_ms, blocked_by=why)
+
+
+def _unread(spec: SlaSpec, table: Unreadable, *, at_ms: int) -> Status:
+    """Returns the status of a table that cannot be read.
+
+    Nobody knows whether it keeps the promise, and after its limit, or the time that it counts, somebody has to look.
+    """
+    note = f"{table.found}: {table.file}; {table.remedy}"
+    text = "not measured" if isinstance(spec.limits, Sla) else f"an unknown number of {spec.measure.counted}"
+    status = Status(spec, Verdict.NEVER_LOADED, value_text=text, note=note)
+    if isinstance(table, NoTable):
+        return status
+    unread_ms = at_ms - table.since_ms if isinstance(table, UnreadSince) else 0
+    match spec.limits:
+        case Sla():
+            limits = spec.limits
+        case RecordMinimums(error_below=None):
+            limits = Sla(warn_after_ms=spec.over_ms)
+        case _:
+            limits = Sla(error_after_ms=spec.over_ms)
+    if (verdict := judge(unread_ms, limits)) not in BROKEN:
+        return replace(status, verdict=Verdict.UNKNOWN)
+    note = f"it cannot be read for {for_people(unread_ms)}: {note}"
+    return replace(status, verdict=verdict, note=note, crossed_ms=crossed_ms(unread_ms, limits, now_ms=at_ms))
 
 
 def _reaches_back_to_ms(spec: SlaSpec, measured: Measurement, time: Counted) -> int:
