@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -32,14 +34,16 @@ from support.traced import KeptRecords
 from tidemark.cli.explain import trace as trace_command
 from tidemark.cli.explain.audited import tracer_and_topics
 from tidemark.errors import InvalidArgument
-from tidemark.facts.versions import NoVersion
+from tidemark.facts.versions import CommittedVersion, NoVersion
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.topology import parse
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.tables import append, scan
 from tidemark.trace.counts import reconcile
-from tidemark.trace.lineage import trace_row
-from tidemark.trace.outcomes import RecordOutcome, RecordPosition, RecordTrace
+from tidemark.trace.lineage import RowTrace, trace_row
+from tidemark.trace.outcomes import BatchTimes, RecordOutcome, RecordPosition, RecordTrace
+from tidemark.trace.record import Tracer
 
 TOML = topology_of(
     {"level": "trace"},
@@ -65,7 +69,9 @@ SIMPLE = topology_of(
     newest=table("mapped", columns=["v"]),
     board=sink("newest", table="board"),
 )
-MINUTE = '{"id":"a","window_start":1399982400000}'
+NOON_MS = 1_399_982_400_000
+"""2014-05-13T12:00:00Z, the first instant of the play."""
+MINUTE = f'{{"id":"a","window_start":{NOON_MS}}}'
 
 
 class Played(Play):
@@ -157,7 +163,7 @@ def test_late_and_quarantined_records_say_why(played: Played) -> None:
     # The watermark before batch 2 is 90 s − 1 s − 1 ms.
     assert ("per_minute", 2, "late") in played.results(6)
     assert played.reason(6, "per_minute") == (
-        "78999 ms behind the watermark 2014-05-13T12:01:28.999Z, which events determined"
+        "1 min 18 s behind the watermark 2014-05-13T12:01:28.999Z, which events determined"
     )
     assert [result for result in played.results(8) if result[2] == "quarantined"] == [
         ("newest", 2, "quarantined"),
@@ -174,7 +180,7 @@ def test_an_unread_record_says_how_far_the_stream_is(tmp_path: Path) -> None:
     play.read(play.event(0, "a", 1), at_s=5)
     for offset in (1, 2):
         assert play.results(offset) == [("events", None, "unread")]
-        assert play.reason(offset, "events") == "the stream has read until 1"
+        assert play.reason(offset, "events") == "the stream has read the offsets below 1"
     assert play.results(3) == [("events", None, "unknown")]
     assert play.reason(3, "events") == "batch 0, of 2014-05-13T12:00:05.000Z, found the partition's end at 3"
 
@@ -244,6 +250,131 @@ def test_an_update_without_facts_is_not_called_superseded(tmp_path: Path) -> Non
     play.read(play.event(0, "a", 1), at_s=5)
     DeltaTable(str(play.table("changes"))).delete("operator = 'newest'")
     assert ("newest", 0, "unknown") in play.results(0)
+    assert play.reason(0, "newest") == "its facts are no longer kept"
+
+
+def test_facts_that_are_kept_and_name_no_update_are_not_called_gone(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), at_s=5)
+    # By this file the record would have been an update of the key A, of which no fact can tell.
+    changed = SIMPLE.replace('id = "id"', 'id = "upper(id)"')
+    kept = play.kept.tracer()
+    tracer = Tracer(parse(tomllib.loads(changed), file="play.toml"), kept.layout, play.kept)
+    result = tracer.trace(RecordPosition("events", 0, 0)).results[-1]
+    assert (result.operator, result.key, result.outcome) == ("newest", "A", "unknown")
+    assert result.reason == "no fact tells what became of it"
+
+
+def test_an_offset_before_the_first_that_a_stream_read_is_not_called_forgotten(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(*({**play.event(n, "a", n), "offset": 5 + n} for n in range(2)), at_s=5)
+    assert play.results(4) == [("events", None, "unread")]
+    assert play.reason(4, "events") == "the stream began to read the partition at offset 5"
+
+
+SESSIONS = topology_of(
+    {"level": "trace"},
+    events=source("id string, grp string, v int"),
+    visits=aggregate(key=["id"], window={"session": "10 s"}, aggregates={"n": "count(*)"}),
+    log=sink("visits", table="visits_log"),
+)
+
+
+def test_a_session_that_was_merged_later_adds_no_update_to_a_record(tmp_path: Path) -> None:
+    play = Played(tmp_path, SESSIONS)
+    # The second record begins at noon, 6 s earlier, and both are of one session from then on.
+    play.read(play.event(6, "a", 1), play.event(0, "a", 2), at_s=7)
+    updates = [(each.operator, each.outcome, each.key) for each in play.trace(0).results if each.operator == "visits"]
+    assert updates == [("visits", "emitted", f'{{"id":"a","window_start":{NOON_MS + 6_000}}}')]
+
+
+def test_two_updates_of_a_record_are_one_line_of_a_table_and_batch(tmp_path: Path) -> None:
+    play = Played(tmp_path)
+    play.read(play.event(0, "a", 1, "g"), at_s=5)
+    play.hop("totals", at_ms=ms(6))
+    play.read(play.event(10, "a", 1, "h"), at_s=11)
+    play.hop("totals", at_ms=ms(12))
+    # g has lost its only record, and h has got it.
+    assert [key for name, _, key in updates_of(play.trace(1)) if name == "total"] == ["g", "h"]
+    assert [batch_id for name, batch_id, _ in updates_of(play.trace(1)) if name == "totals_out"] == [1]
+    lines = [line.partition(" since")[0] for line in trace_command.as_text(play.trace(1)).splitlines()]
+    assert [line for line in lines if line.startswith("totals: ")] == ["totals: 2 rows"]
+
+
+def updates_of(trace: RecordTrace) -> list[tuple[str, int | None, str | None]]:
+    return [(each.operator, each.batch_id, each.key) for each in trace.results]
+
+
+UNION = topology_of(
+    events=source("id string, grp string, v int", sub_topology="main"),
+    orders=source("id string, grp string, v int", topic="orders", sub_topology="main"),
+    both={"kind": "union", "inputs": ["events", "orders"]},
+    log=sink("both", table="log"),
+)
+
+
+def test_the_rows_of_a_record_are_not_those_of_another_source_with_its_offset(tmp_path: Path) -> None:
+    play = Played(tmp_path, UNION)
+    play.read(play.event(0, "a", 1), play.row("orders", ms(0), id="b", v=2, grp="g"), at_s=5)
+    assert [(each.table, each.rows) for each in play.trace(0).visible] == [("log", 1)]
+
+
+def test_a_row_that_was_deleted_is_not_called_replaced_where_a_table_has_no_key(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), at_s=5)
+    DeltaTable(str(play.table("board"))).delete()
+    assert play.reason(0, "board") == "board has no row of it any more: it was deleted"
+    assert play.trace(0).visible == []
+
+
+def test_numbers_of_a_trace_have_one_form() -> None:
+    times = BatchTimes(
+        sub_topology="main", batch_id=3, came_at_ms=0, started_at_ms=24_000, finished_at_ms=29_000, queued_ms=4_000
+    )
+    trace = RecordTrace(place=RecordPosition("events", 0, 1), timestamp_ms=0, batches=[times])
+    assert trace_command.as_text(trace).splitlines()[-1].split() == ["main", "3", "24,000", "4,000", "1,000"]
+
+
+@pytest.mark.parametrize(
+    ("places", "found", "said"),
+    [
+        (0, {"differences": ["v"]}, ["not verified: no fact names a record that made it"]),
+        (1, {}, ["made of 1 record:", "verified: this record alone makes the same row"]),
+        (2, {}, ["made of 2 records:", "verified: these records alone make the same row"]),
+        (1, {"differences": ["v"]}, ["made of 1 record:", "not verified: made of this record alone, it differs in v"]),
+        (
+            2,
+            {"differences": ["v", "w"]},
+            ["made of 2 records:", "not verified: made of these records alone, it differs in v, w"],
+        ),
+        (
+            1,
+            {"missing": 1, "why_missing": ["1 of events: gone"]},
+            ["made of at least 1 record:", "not verified: this record cannot be read again (1 of events: gone)"],
+        ),
+        (
+            2,
+            {"missing": 1, "why_missing": ["1 of events: gone"]},
+            [
+                "made of at least 2 records:",
+                "not verified: 1 of these records cannot be read again (1 of events: gone)",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_the_records_of_a_row_are_told_by_their_number(places: int, found: dict[str, Any], said: list[str]) -> None:
+    row = RowTrace(
+        table="board",
+        key="a",
+        row={"v": 1},
+        batch_id=0,
+        commit=CommittedVersion(1, 0),
+        places=[RecordPosition("events", 0, offset) for offset in range(places)],
+        **found,
+    )
+    lines = trace_command.row_as_text(row).splitlines()[2:]
+    assert [line for line in lines if not line.startswith("  ")] == said
+    assert row.is_verified == said[-1].startswith("verified")
 
 
 @pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
@@ -264,6 +395,7 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
     # Partition 1 runs 100 s ahead of partition 0.
     play.batch(kept.keep(event(100, 3, 1), event(1, 4, 0)), at_ms=ms(101))
     play.batch(kept.keep(event(101, 5, 1)), at_ms=ms(102))
+    waiting = kept.tracer().trace(RecordPosition("events", 1, 2)).results[-1]
     play.batch(kept.keep(event(100, 6, 0)), at_ms=ms(103))
     play.batch(kept.keep(event(101, 7, 0)), at_ms=ms(104))
     held = [row["source_offset"] for row in play.rows("state_changes") if row["kind"] == "held_record"]
@@ -271,6 +403,10 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
     results = kept.tracer().trace(RecordPosition("events", 1, 2)).results
     outcomes = [(result.operator, result.outcome) for result in results]
     assert outcomes[0] == ("events", RecordOutcome.HELD)
+    assert (waiting.reason, results[0].reason) == (
+        "other partitions are behind (max_drift)",
+        "other partitions were behind (max_drift)",
+    )
     released = next(
         row["batch_id"] for row in play.rows("changes") if (row["source_partition"], row["source_offset"]) == (1, 2)
     )
@@ -332,14 +468,14 @@ def test_a_record_behind_a_stopped_broker_is_not_called_gone(
     assert trace_command.row_as_text(found).splitlines()[-3:] == [
         "made of at least 1 record:",
         "  events/0/5",
-        f"not verified: 1 of these records cannot be read again (1 of events: {why})",
+        f"not verified: this record cannot be read again (1 of events: {why})",
     ]
     walked = tracer.trace(RecordPosition("events", 0, 0))
     assert (walked.timestamp_ms, walked.why_no_time) == (None, why)
     # The batch of the hop began 1 s after the clock of the one before, which is known without the record.
     assert [(times.sub_topology, times.waiting_ms) for times in walked.batches] == [("main", None), ("totals", 1_000)]
     lines = trace_command.as_text(walked).splitlines()
-    assert lines[0] == f"events/0/0: its time, and so how long it waited, is not known ({why})"
+    assert lines[0] == f"events/0/0: its time, and so how long it waited for its first batch, is not known ({why})"
     assert ["main", "0", "-"] in [line.split()[:3] for line in lines]
     # Facts name no outcome of record 2 at the map: it was filtered out, or is another of the batch.
     reasons = [each.reason for each in tracer.trace(RecordPosition("events", 0, 2)).results]
@@ -516,10 +652,6 @@ def compound(tmp_path_factory: pytest.TempPathFactory) -> Played:
         at_s=65,
     )
     return play
-
-
-NOON_MS = 1_399_982_400_000
-"""2014-05-13T12:00:00Z, the first instant of the play."""
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_traces_and_counts_read_the_records_of_a_real_topic(tmp_path: Path, brok
     made = tidemark(tmp_path, *home, "trace", str(file), "--row", "board", "a", *which)
     assert (made.returncode, made.stdout.splitlines()[-2:]) == (
         0,
-        ["  events/0/0", "verified: these records alone make the same row"],
+        ["  events/0/0", "verified: this record alone makes the same row"],
     )
     # A broker that has no such topic is not one that has lost the record.
     file.write_text(toml.replace('"audited"', '"elsewhere"'))

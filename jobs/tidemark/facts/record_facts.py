@@ -36,7 +36,7 @@ from tidemark.semantics.progress import InputProgress
 from tidemark.storage.delta.current_view import current_rows_sql
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.warehouse import changes_of
-from tidemark.stream.journal.entries import newest_entry
+from tidemark.stream.journal.entries import Entry, newest_entry
 
 NEVER_MS = 2**62
 OFFSETS = ("from_offset", "until_offset", "lost_from_offset", "lost_until_offset")
@@ -120,10 +120,19 @@ class StreamEvidence:
         return rows.sort("batch_id", maintain_order=True).collect().join(self.batches, on="batch_id", how="semi")
 
     @cached_property
+    def _newest(self) -> Entry | None:
+        return newest_entry(self.stream.control)
+
+    @cached_property
     def progress(self) -> Mapping[str, InputProgress]:
         """How far each source was read with the newest decided batch, by its name."""
-        newest = newest_entry(self.stream.control)
-        return newest.notes.progress.inputs if newest else {}
+        return self._newest.notes.progress.inputs if self._newest else {}
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether no facts of batches were deleted: the first batch is known, or is the newest and has none yet."""
+        first = self.batches["batch_id"].min() if self.batches.height else self._newest and self._newest.batch_id
+        return not first
 
     def batch_of(self, source: str, partition: int, offset: int) -> int | None:
         """Returns the batch that read *offset* of a partition; None if no known batch did."""
@@ -158,6 +167,15 @@ class StreamEvidence:
         """
         row = _first(self._operators_in(batch_id).filter(pl.col("operator") == operator)) or {}
         return {word: row[word] for word in BECAME if row.get(word)}
+
+    def are_kept(self, batch_id: int, operator: str) -> bool:
+        """Returns whether every update that *operator* emitted or suppressed in a batch still has its row.
+
+        `operator_batches` says how many there were.
+        """
+        counts, of_batch = self.counts(batch_id, operator), pl.col("batch_id") == batch_id
+        emitted, suppressed = self.sent(operator, of_batch).height, self.skipped(operator, of_batch)["n"].sum()
+        return bool(counts) and emitted >= counts.get("emitted", 0) and suppressed >= counts.get("suppressed", 0)
 
     def sent(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
         """Returns the updates that *operator* sent on: rows of `changes`, or of its hop."""

@@ -495,7 +495,8 @@ class _Count:
             until = reads["until"].max() or 0
             late = handed.filter(pl.col("batch_id") >= until)
             if late.height:
-                self._differs(f"{source.name}: {late.height} rows of the hop are not read yet by {sub.name}")
+                rows = counted(late.height, "row of the hop is", "rows of the hop are")
+                self._differs(f"{source.name}: {rows} not read yet by {sub.name}")
             read = handed.filter(pl.col("batch_id") < until)
             records = self._tracer.steps.hop_records(source, hop_updates(read))
             self._add(source.name, _with_outcome(records, pl.lit("passed")))

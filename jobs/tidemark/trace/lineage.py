@@ -71,7 +71,7 @@ class RowTrace:
     @property
     def is_verified(self) -> bool:
         """True if the records alone make the same row."""
-        return not self.differences and not self.missing
+        return bool(self.places) and not self.differences and not self.missing
 
     @property
     def document(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class _Lineage:
             differences=differences,
             missing=sum(missing.values()),
             why_missing=[
-                f"{n} of {source}: {self._tracer.why_gone(self._tracer.source(source))}"
+                f"{n} of {source}: {self._tracer.why_gone(self._tracer.source(source), n)}"
                 for source, n in missing.items()
             ],
         )

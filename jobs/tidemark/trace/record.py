@@ -23,7 +23,7 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
-from tidemark.facts.versions import version_of
+from tidemark.facts.versions import NoVersion, version_of
 from tidemark.graph import reached
 from tidemark.kernels import META
 from tidemark.kernels.columns.schemas import META_SCHEMA
@@ -37,6 +37,7 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso, utc
+from tidemark.model.settings.lengths import by_number, for_people
 from tidemark.model.settings.windows import Shape
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time, Topology
@@ -137,9 +138,10 @@ class Tracer:
             raise InvalidArgument(msg)
         return named[0]
 
-    def why_gone(self, source: Source) -> str:
-        """Returns why a record of *source* was not read again."""
-        return self.why_unread(source) or f"the topic {source.topic} no longer has the record"
+    def why_gone(self, source: Source, records: int = 1) -> str:
+        """Returns why a number of *records* of *source* were not read again."""
+        them = by_number(records, "the record", "the records")
+        return self.why_unread(source) or f"the topic {source.topic} no longer has {them}"
 
     def trace(self, place: RecordPosition) -> RecordTrace:
         """Returns what became of the record at *place*.
@@ -281,10 +283,15 @@ class _RecordWalk:
             self._why_no_time = self._gone() if rows is None else "read again, the record does not pass its source"
         if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
-            self._add_result(
-                evidence, source, held["batch_id"], RecordOutcome.HELD, "other partitions are behind (max_drift)"
-            )
             released = self._first_named(evidence, pl.col("batch_id") > held["batch_id"], after=name)
+            reached = evidence.progress[name].partitions[partition]
+            if released is None and offset >= reached.done_until_offset:
+                reason = "other partitions are behind (max_drift)"
+            elif released is None:
+                reason = "other partitions were behind (max_drift); it was sent on, and no fact downstream names it"
+            else:
+                reason = "other partitions were behind (max_drift)"
+            self._add_result(evidence, source, held["batch_id"], RecordOutcome.HELD, reason)
             if released is None:
                 return []
             batch_id = released
@@ -318,7 +325,8 @@ class _RecordWalk:
             if named is None and rows is None and self._tracer.aborted(source, partition, [offset]):
                 outcome, reason = RecordOutcome.UNREAD, "it is of an aborted transaction"
             elif named is None:
-                outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
+                otherwise = self._gone() if rows is None else "no fact downstream names it"
+                outcome, reason = _by_counts(evidence, batch_id, source, otherwise)
         self._add_result(evidence, source, batch_id, outcome, reason)
         return [OperatorInput(batch_id, rows.passed if rows else None)] if outcome is RecordOutcome.PASSED else []
 
@@ -338,14 +346,8 @@ class _RecordWalk:
                 batch_id = looks["batch_id"].item()
                 decided_at = iso(evidence.batch(batch_id)["decided_at"])
                 return RecordOutcome.UNKNOWN, f"batch {batch_id}, of {decided_at}, found the partition's end at {end}"
-            return RecordOutcome.UNREAD, f"the stream has read until {until}"
-        first = reads["from_offset"].min()
-        assert first is None or isinstance(first, int)
-        if first is None:
-            return RecordOutcome.UNKNOWN, "facts of that time are no longer kept"
-        if offset < first:
-            return RecordOutcome.UNKNOWN, f"facts of that time are no longer kept; the oldest are of offset {first}"
-        return RecordOutcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
+            return RecordOutcome.UNREAD, f"the stream has read the offsets below {until}"
+        return _of_unknown_batch(evidence, name, partition, offset)
 
     def _gone(self) -> str:
         return self._tracer.why_gone(self._source)
@@ -390,8 +392,7 @@ class _RecordWalk:
             results = arrived[operator.name] = []
             for flow in operator.flows:
                 note(operator.name, arrived.get(flow, []))
-                for arrival in arrived.get(flow, []):
-                    results += self._at(evidence, operator, flow, arrival)
+                results += self._at(evidence, operator, flow, arrived.get(flow, []))
             note(operator.name, results)
         finished: dict[int, int] = {}
         for batch_id, names in sorted(batches.items()):
@@ -404,14 +405,20 @@ class _RecordWalk:
                 self._over(evidence, repartition, arrival, finished[arrival.batch_id])
 
     def _at(
+        self, evidence: StreamEvidence, operator: Operator, flow: str, arrivals: Iterable[OperatorInput]
+    ) -> list[OperatorInput]:
+        """Adds what became of *arrivals*, which came from *flow*, at *operator*, and returns the results."""
+        if isinstance(operator, Sink):
+            return self._at_sink(evidence, operator, arrivals)
+        return [*chain.from_iterable(self._at_once(evidence, operator, flow, each) for each in arrivals)]
+
+    def _at_once(
         self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: OperatorInput
     ) -> list[OperatorInput]:
-        """Adds what became of *arrival*, which came from *flow*, at *operator*, and returns the results."""
+        """Adds what became of one *arrival*, and returns the results; the arguments are those of `_at`."""
         if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
             return self._reopened(evidence, operator, arrival)
         run = None
-        if isinstance(operator, Sink):
-            return self._at_sink(evidence, operator, arrival)
         if arrival.records is not None:
             run = self._tracer.run(operator, {flow: arrival.records}, evidence, arrival.batch_id)
         if operator.emission:
@@ -445,29 +452,40 @@ class _RecordWalk:
             named = operator.hop_table and self._handed_rows(evidence, operator, arrival.batch_id).height
             batch = pl.col("batch_id") == arrival.batch_id
             if not named and self._first_named(evidence, batch, after=operator.name) is None:
-                outcome, reason = _by_counts(counts, self._gone())
+                outcome, reason = _by_counts(evidence, arrival.batch_id, operator, self._gone())
         elif not run.output.height:
             outcome, reason = RecordOutcome.FILTERED, _condition(operator)
         if counts and outcome.value not in counts and outcome is not RecordOutcome.UNKNOWN:
             # A Delta table that a join looks up may have changed since.
-            outcome, reason = _by_counts(counts, "what it looked up has changed since")
+            otherwise = "what it looked up has changed since"
+            outcome, reason = _by_counts(evidence, arrival.batch_id, operator, otherwise)
             rows = None
         self._add_result(evidence, operator, arrival.batch_id, outcome, reason)
         return [OperatorInput(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
 
-    def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: OperatorInput) -> list[OperatorInput]:
-        """Adds that *sink* handed the record on, and the version of its table that first has it."""
-        reason = f"sent to the topic {sink.topic}" if sink.topic else f"written to {sink.table}"
-        if sink.table:
-            rows = self._rows_of_sink(evidence, sink, pl.col("batch_id") == arrival.batch_id)
-            if rows.height or not sink.key:
-                commit = version_of(evidence, sink.table, arrival.batch_id)
-                self._trace.visible.append(
-                    Visible(table=sink.table, rows=rows.height, batch_id=arrival.batch_id, commit=commit)
-                )
-            if not rows.height:
-                reason = f"{sink.table} has no row of it any more: a newer one of its key replaced it, or it is deleted"
-        self._add_result(evidence, sink, arrival.batch_id, RecordOutcome.PASSED, reason)
+    def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrivals: Iterable[OperatorInput]) -> list[OperatorInput]:
+        """Adds that *sink* handed the record on in each batch, and the version of its table that first has it.
+
+        A batch may have several updates of the record, and all are in the table.
+        """
+        by_batch: dict[int, list[OperatorInput]] = {}
+        for arrival in arrivals:
+            by_batch.setdefault(arrival.batch_id, []).append(arrival)
+        for batch_id, of_batch in sorted(by_batch.items()):
+            if self._is_set_aside(evidence, sink, pl.col("batch_id") == batch_id):
+                continue
+            reason = f"sent to the topic {sink.topic}" if sink.topic else f"written to {sink.table}"
+            if sink.table:
+                commit = version_of(evidence, sink.table, batch_id)
+                rows = self._rows_of_sink(evidence, sink, pl.col("batch_id") == batch_id).height
+                # Behind a union another source may have a record with this partition and offset in this batch.
+                sent = sum(rows if arrival.records is None else arrival.records.height for arrival in of_batch)
+                rows = min(rows, sent or rows)
+                visible = Visible(table=sink.table, rows=rows, batch_id=batch_id, commit=commit)
+                reason = _of_rows(sink, visible)
+                if rows or commit is NoVersion.NOT_COMMITTED:
+                    self._trace.visible.append(visible)
+            self._add_result(evidence, sink, batch_id, RecordOutcome.PASSED, reason)
         return []
 
     def _rows_of_sink(self, evidence: StreamEvidence, sink: Sink, where: pl.Expr) -> pl.DataFrame:
@@ -486,10 +504,14 @@ class _RecordWalk:
             reader = self._tracer.evidence[sub.name]
             batch_id = reader.batch_of(source.name, 0, arrival.batch_id)
             if batch_id is None:
-                reason = (
-                    f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name}, or its facts are gone"
+                until = reader.progress.get(source.name, InputProgress()).offsets_read.get(0, 0)
+                unread = f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name} yet"
+                outcome, reason = (
+                    (RecordOutcome.UNREAD, unread)
+                    if arrival.batch_id >= until
+                    else _of_unknown_batch(reader, source.name, 0, arrival.batch_id)
                 )
-                self._add_result(reader, source, None, RecordOutcome.UNREAD, reason)
+                self._add_result(reader, source, None, outcome, reason)
                 continue
             self._add_result(reader, source, batch_id, RecordOutcome.PASSED)
             records = self._steps.hop_records(source, hop_updates(rows)) if rows.height else None
@@ -558,7 +580,7 @@ class _Judged:
         if keys is None:
             keys = {*self._sent["key"], *self._exact_runs()["key"]}
             if not keys:
-                self._add(*_by_counts(self._counts, self._walk._gone()))
+                self._add(*_by_counts(self._evidence, self._arrival.batch_id, self._operator, self._walk._gone()))
                 return []
         elif not keys:
             return self._without_key()
@@ -594,7 +616,11 @@ class _Judged:
         if self._operator.hop_table:
             keys |= {*rows[self._operator.name]["id"]}
         if self._is_session:
-            keys = {*self._sent["key"], *self._exact_runs()["key"]} | self._sessions(keys)
+            # Facts name the session that included the record then. Sessions that it was merged into later had another
+            # key, and updates of other records.
+            named = {*self._sent["key"], *self._exact_runs()["key"]}
+            of_named = {_group(key) for key in named}
+            keys = named | self._sessions({key for key in keys if _group(key) not in of_named})
         return keys - {None}
 
     @property
@@ -606,7 +632,6 @@ class _Judged:
 
         *alone* are the keys of the sessions that the record would make without any other.
         """
-        assert self._run is not None
         groups = {_group(key) for key in alone}
         at_ms = self._arrival.records["_timestamp_ms"].item() if self._arrival.records is not None else 0
         states = self._evidence.states(self._operator.name, pl.col("batch_id") >= self._arrival.batch_id)
@@ -624,10 +649,13 @@ class _Judged:
     def _without_key(self) -> list[OperatorInput]:
         """Adds the outcome of a record that is no update here."""
         counts = self._run.counts if self._run else {}
-        words = [word for word in ("filtered", "late", "superseded", "suppressed") if counts.get(word)]
-        outcome = RecordOutcome(words[0]) if words else RecordOutcome.UNKNOWN
-        reason = _condition(self._operator) if outcome is RecordOutcome.FILTERED else ""
-        self._add(outcome, reason)
+        words = ("filtered", "late", "quarantined", "superseded", "suppressed")
+        outcome = next((RecordOutcome(word) for word in words if counts.get(word)), RecordOutcome.UNKNOWN)
+        reasons = {
+            RecordOutcome.FILTERED: _condition(self._operator),
+            RecordOutcome.UNKNOWN: _without_fact(self._evidence, self._arrival.batch_id, self._operator),
+        }
+        self._add(outcome, reasons.get(outcome, ""))
         return []
 
     def _of_key(self, key: str) -> list[OperatorInput]:
@@ -647,7 +675,7 @@ class _Judged:
         elif self._counts.get("superseded"):
             self._add(RecordOutcome.SUPERSEDED, self._overtaken(key), key)
         else:
-            self._add(RecordOutcome.UNKNOWN, "its facts are no longer kept", key)
+            self._add(RecordOutcome.UNKNOWN, _without_fact(self._evidence, self._arrival.batch_id, self._operator), key)
         return []
 
     def _output(self, key: str, sent: pl.DataFrame) -> pl.DataFrame | None:
@@ -678,7 +706,7 @@ class _Judged:
         )
         text = f"it repeats the value of {iso(run['old_timestamp'])}"
         if not earlier.height:
-            return f"{text}, whose facts are no longer kept"
+            return f"{text}; no fact names the record that had it"
         place = earlier.select("source_partition", "source_offset", "batch_id").row(-1)
         return f"{text}, emitted for {place[0]}/{place[1]} in batch {place[2]}"
 
@@ -695,7 +723,7 @@ class _Judged:
             return RecordOutcome.SUPERSEDED, f"{partition}/{offset} overtook it in batch {batch_id}"
         if states.height:
             return RecordOutcome.HELD, "it waits for the end of its window or interval"
-        return RecordOutcome.UNKNOWN, "its facts are no longer kept"
+        return RecordOutcome.UNKNOWN, _without_fact(self._evidence, self._arrival.batch_id, self._operator)
 
     def _overtaken(self, key: str) -> str:
         """Returns which update of *key* in the same batch was newer."""
@@ -705,6 +733,16 @@ class _Judged:
             partition, offset = sent.select("source_partition", "source_offset").row(-1)
             return f"{partition}/{offset} was newer, and is emitted"
         return "a newer update of its key counts"
+
+
+def _of_rows(sink: Sink, visible: Visible) -> str:
+    """Returns a clause about the rows that the table of *sink* has of a record."""
+    if visible.rows:
+        return f"written to {sink.table}"
+    if visible.commit is NoVersion.NOT_COMMITTED:
+        return f"{sink.table} does not have it yet"
+    gone = "a newer one of its key replaced it, or it is deleted" if sink.key else "it was deleted"
+    return f"{sink.table} has no row of it any more: {gone}"
 
 
 def readers_of(topology: Topology, repartition: str) -> Iterator[tuple[SubTopology, HopSource]]:
@@ -739,22 +777,45 @@ def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.D
     ).select(*schema, *META)
 
 
-def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[RecordOutcome, str]:
-    """Returns the only outcome that records of a batch had at an operator, according to its *counts*.
+def _of_unknown_batch(evidence: StreamEvidence, source: str, partition: int, offset: int) -> tuple[RecordOutcome, str]:
+    """Returns outcome and reason of an offset that the stream has passed, where no known batch read it."""
+    of_partition = (pl.col("source") == source, pl.col("partition") == partition)
+    first = evidence.reads.filter(*of_partition)["from_offset"].min()
+    assert first is None or isinstance(first, int)
+    is_older = first is None or offset < first
+    if is_older and not evidence.are_whole:
+        oldest = "" if first is None else f"; the oldest are of offset {first}"
+        return RecordOutcome.UNKNOWN, f"facts of that time are no longer kept{oldest}"
+    if is_older and first is not None:
+        return RecordOutcome.UNREAD, f"the stream began to read the partition at offset {first}"
+    return RecordOutcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
 
-    Where the batch had none or several, the outcome is unknown, for the reason *otherwise*.
+
+def _without_fact(evidence: StreamEvidence, batch_id: int, operator: Operator) -> str:
+    """Returns why no fact says what became of a record that *operator* read in a batch."""
+    are_kept = evidence.are_kept(batch_id, operator.name)
+    return "no fact tells what became of it" if are_kept else "its facts are no longer kept"
+
+
+def _by_counts(
+    evidence: StreamEvidence, batch_id: int, operator: Operator, otherwise: str
+) -> tuple[RecordOutcome, str]:
+    """Returns the only outcome that records of a batch had at *operator*, according to its counts.
+
+    Where the batch had several, the outcome is unknown, for the reason *otherwise*.
     """
+    counts = evidence.counts(batch_id, operator.name)
     # What waits, or waited of something that began anew, is no outcome of a record that the batch read.
     words = [word for word in counts if word not in {"held_after", "dropped"}]
-    if not counts:
-        return RecordOutcome.UNKNOWN, "its facts are no longer kept"
+    if not words:
+        return RecordOutcome.UNKNOWN, _without_fact(evidence, batch_id, operator)
     if len(words) == 1 and words[0] in {*RecordOutcome}:
         return RecordOutcome(words[0]), ""
     return RecordOutcome.UNKNOWN, f"{' or '.join(words)}: {otherwise}"
 
 
 def _lateness(late: Row) -> str:
-    behind = f"{late['lateness_ms']} ms behind the watermark {iso(late['watermark'])}"
+    behind = f"{for_people(late['lateness_ms'])} behind the watermark {iso(late['watermark'])}"
     return f"{behind}, which {late['blocked_by']} determined" if late["blocked_by"] else behind
 
 

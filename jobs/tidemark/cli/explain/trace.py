@@ -12,6 +12,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.versions import CommittedVersion, NoVersion
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import by_number, counted
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import add_bootstrap
 from tidemark.safe_text import one_line
@@ -76,19 +77,25 @@ def as_text(trace: RecordTrace) -> str:
     """Returns the trace of a record for people."""
     at = f" of {iso(trace.timestamp_ms)}" if trace.timestamp_ms is not None else ""
     if trace.why_no_time:
-        at = f": its time, and so how long it waited, is not known ({trace.why_no_time})"
+        at = f": its time, and so how long it waited for its first batch, is not known ({trace.why_no_time})"
     results = [
         (f.sub_topology, f.operator, f.kind, _number(f.batch_id), f.outcome.value, f.key or "-", f.reason or "-")
         for f in trace.results
     ]
     batches = [
-        (times.sub_topology, str(times.batch_id), _number(times.waiting_ms), times.queued_ms, times.working_ms)
+        (
+            times.sub_topology,
+            str(times.batch_id),
+            "-" if times.waiting_ms is None else times.waiting_ms,
+            times.queued_ms,
+            times.working_ms,
+        )
         for times in trace.batches
     ]
     parts = [f"{trace.place}{at}", format_table(RESULTS, results)]
     if batches:
         parts.append(format_table(BATCH_TIMES, batches))
-    parts += [f"{each.table}: {each.rows} row{'' if each.rows == 1 else 's'} {_since(each)}" for each in trace.visible]
+    parts += [f"{each.table}: {counted(each.rows, 'row')} {_since(each)}" for each in trace.visible]
     return "\n".join(parts)
 
 
@@ -96,20 +103,23 @@ def row_as_text(row: RowTrace) -> str:
     """Returns the trace of a row for people."""
     columns = ", ".join(f"{name} = {value}" for name, value in row.row.items())
     # What a join added to a record is known only by reading that again.
-    least, plural = "at least " if row.missing else "", "" if len(row.places) == 1 else "s"
+    least, n = "at least " if row.missing else "", len(row.places)
+    these = by_number(n, "this record", "these records")
     lines = [
         f"{row.table} {row.key}: {columns}",
         f"batch {row.batch_id}, {_version(row.commit)}",
-        f"made of {least}{len(row.places)} record{plural}:",
+        f"made of {least}{counted(n, 'record')}:",
     ]
     lines += [f"  {place}" for place in row.places]
-    if row.missing:
-        reasons = "; ".join(row.why_missing)
-        lines.append(f"not verified: {row.missing} of these records cannot be read again ({reasons})")
+    if not row.places:
+        lines[-1] = "not verified: no fact names a record that made it"
+    elif row.missing:
+        which, reasons = by_number(n, these, f"{row.missing:,} of {these}"), "; ".join(row.why_missing)
+        lines.append(f"not verified: {which} cannot be read again ({reasons})")
     elif row.differences:
-        lines.append(f"not verified: made of these records alone, it differs in {', '.join(row.differences)}")
+        lines.append(f"not verified: made of {these} alone, it differs in {', '.join(row.differences)}")
     else:
-        lines.append("verified: these records alone make the same row")
+        lines.append(f"verified: {these} alone {by_number(n, 'makes', 'make')} the same row")
     return "\n".join(one_line(line) for line in lines)
 
 

@@ -93,7 +93,16 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     >>> counted(1, "record"), counted(1_200, "record"), counted(0, "key waits", "keys wait")
     ('1 record', '1,200 records', '0 keys wait')
     """
-    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
+    return f"{n:,} {by_number(n, one, many or f'{one}s')}"
+
+
+def by_number(n: int, one: str, many: str) -> str:
+    """Returns the words that stand beside *n* things, where `counted` does not have them.
+
+    >>> by_number(1, "is", "are"), by_number(0, "is", "are"), by_number(2, "its last batch", "its last 2 batches")
+    ('is', 'are', 'its last 2 batches')
+    """
+    return one if n == 1 else many
 
 
 def percent(share: float, digits: int = 0) -> str:
