@@ -487,7 +487,7 @@ def test_an_unreadable_topology_does_not_hide_the_others(client: Client, monkeyp
 
     monkeypatch.setattr(page_api, "TopologyState", refused)
     process.wait_until(lambda: client.get("/").text.count("disk gone") == len(known()), "every line", 60)
-    assert client.get("/").text.count("file not valid") == len(known())
+    assert client.get("/").text.count("not readable") == len(known())
 
 
 def test_an_empty_project_says_how_to_begin(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,10 +509,10 @@ def test_an_invalid_file_shows_its_error_and_the_running_stream(
     assert page.status_code == 200
     assert "other_name.toml" in page.text
     words = " ".join(re.sub("<.*?>", " ", page.text).split())
-    assert "night file not valid streams running" in words
+    assert "night not readable streams running" in words
     assert "readings running" in words
     line = client.get("/").text
-    assert "file not valid" in line
+    assert "not readable" in line
     assert "running</span>" in line
     assert client.get("/pages/night/slas").status_code == 200
 

@@ -629,6 +629,12 @@ def test_the_option_for_smaller_batches_is_that_of_the_source(tmp_path: Path) ->
     assert "(maxFilesPerTrigger)" in finding.remedy
 
 
+def test_the_only_record_that_spark_dropped_is_named(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 1), late=1)
+    assert first(tmp_path, NOON + SECOND).seen == "the only record of its last batch was behind its watermark"
+
+
 def test_records_that_spark_dropped_are_named(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     job.batch(NOON, topic("orders", 0, 5), late=1)

@@ -117,9 +117,9 @@ def test_a_reopened_window_counts_its_late_records(tmp_path: Path) -> None:
     assert counted(play, "counts", "late") == [(2, 2)]
     assert counted(play, "counts", "reopened") == counted(play, "tops", "reopened") == [(3, 2)]
     # 2 records, 1, 2 late ones, these 2 again, and 1
-    of = "of the 8 updates that counts got in its last 5 batches"
-    seen = why(play.topology, Layout(play.home), at_ms=ms(30), operator="counts")[0].seen
-    assert f"; 2 {of} were late, and closed windows processed them again" in seen
+    told = [finding.seen for finding in why(play.topology, Layout(play.home), at_ms=ms(30), operator="counts")]
+    of = "of the 8 updates that it got in its last 5 batches"
+    assert f"2 {of} were late, and closed windows processed them again" in told
     measured = {r["operator"] for r in play.rows("operator_batches") if r["batch_id"] == 3 and r["n"]}
     assert measured == set(), "how late a window was reopened is no latency of the stream"
 

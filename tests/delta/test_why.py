@@ -415,14 +415,21 @@ def test_a_text_that_is_no_instant_has_the_wrong_type(at: str, seen: object, fie
     assert [name for name, bad_ in zip(("at", "seen"), refused, strict=True) if bad_] == fields
 
 
-def test_all_records_dropped_as_duplicates(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("n", "seen"),
+    [
+        (1, "the only record since its newest result was read before, by its header tidemark-id"),
+        (2, "all 2 records since its newest result were read before, by their header tidemark-id"),
+    ],
+)
+def test_all_records_dropped_as_duplicates(tmp_path: Path, n: int, seen: str) -> None:
     play = newest(tmp_path, source='written_by = "shop/out"')
-    play.batch(10, sent_as(5, "shop/out/1/0/0"), sent_as(6, "shop/out/1/0/1"))
+    play.batch(10, *(sent_as(5 + number, f"shop/out/1/0/{number}") for number in range(n)))
     assert first(play, 11).cause == "nothing_wrong"
-    play.batch(20, sent_as(15, "shop/out/1/0/0"), sent_as(16, "shop/out/1/0/1"))
+    play.batch(20, *(sent_as(15 + number, f"shop/out/1/0/{number}") for number in range(n)))
     finding = first(play, 21)
     assert place(finding) == ("all_duplicates", "events", "events", None, ms(20))
-    assert finding.seen == "all 2 records since its newest result have a tidemark-id that was read before"
+    assert finding.seen == seen
     play.batch(200, bad("malformed_json"))  # which does not hide it
     assert "all_duplicates" in {finding.cause for finding in play.why(201)}
 
@@ -786,7 +793,7 @@ def test_records_that_wait_for_a_slower_partition(tmp_path: Path) -> None:
     assert place(finding) == ("alignment_wait", "events", "events", 0, ms(30))
     # 13:00:00 and 12:00:05, each less 1 s and 1 ms
     assert finding.seen == (
-        "1 record waits; at 2014-05-13T12:59:58.999Z it is more than 1 min (max_drift) ahead of "
+        "1 record waits: partition 0 at 2014-05-13T12:59:58.999Z is more than 1 min (max_drift) ahead of "
         "events partition 1 at 2014-05-13T12:00:03.999Z"
     )
     play.batch(40, record(3_602, amount=3, part=1))
@@ -800,8 +807,23 @@ def test_records_released_by_max_held_are_named(tmp_path: Path) -> None:
     play.batch(20, *(record(3_600 + n, part=0) for n in range(6)))
     finding = first(play, 21)
     assert place(finding) == ("alignment_wait", "events", "events", 0, ms(20))
-    assert finding.seen.startswith("2 records wait; ")
-    assert finding.seen.endswith("; 3 were released early in the last 5 batches (max_held = 2)")
+    assert finding.seen.startswith("2 records wait: ")
+    assert finding.seen.endswith("; 3 were released early in its last 2 batches (max_held = 2)")
+
+
+def test_records_that_wait_in_several_partitions_are_counted_once(tmp_path: Path) -> None:
+    play = newest(tmp_path, top='max_drift = "1 min"', partitions=3)
+    play.batch(10, record(5, part=0), record(5, part=1), record(4, part=2))
+    play.batch(20, record(3_600, part=0), record(3_602, part=1), record(5, part=2))
+    play.batch(30, record(3_601, part=0), record(3_603, part=1))
+    finding, *others = [each for each in play.why(31) if each.cause == "alignment_wait"]
+    assert others == []
+    assert (finding.operator, finding.partition) == ("events", None)
+    # 13:00:00 and 13:00:02, each less 1 s and 1 ms; the records of batch 2 came on top of what is allowed.
+    assert finding.seen == (
+        "2 records wait: partition 0 at 2014-05-13T12:59:58.999Z, partition 1 at 2014-05-13T13:00:00.999Z are more "
+        "than 1 min (max_drift) ahead of events partition 2 at 2014-05-13T12:00:03.999Z"
+    )
 
 
 def test_a_source_that_is_empty(tmp_path: Path) -> None:
@@ -1465,30 +1487,45 @@ def test_late_records_of_several_sources_blame_no_single_bound(tmp_path: Path) -
 def test_one_bad_record_among_good_ones_is_not_poison(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5), bad("null_key"))
-    assert [finding.cause for finding in play.why(11)] == ["nothing_wrong"]
+    assert [finding.cause for finding in play.why(11)] == ["nothing_wrong", "set_aside"]
 
 
 def test_late_and_quarantined_records_are_named(tmp_path: Path) -> None:
     play = newest(tmp_path, source='allowed_lateness = "0 ms"')
     play.batch(10, record(5))
     play.batch(20, record(-10), record(6, amount=2.0), bad("malformed_json"))
-    finding = first(play, 21)
-    assert finding.cause == "nothing_wrong"
     # 12:00:03.999 is the watermark.
-    of = "of the 4 records that events got in its last 2 batches"
-    told = [f"1 {of} was late, by up to 14 s", f"1 {of} is quarantined (1 malformed_json)"]
-    assert finding.seen.split("; ")[1:] == told
-    assert finding.remedy == (
-        "the table late_records lists them, and requeued those that were sent or processed again; "
-        "`tidemark requeue play --late --source events` sends them again; look at what is quarantined: "
-        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`; correct the producer or the "
-        "topology; then `tidemark requeue play --source events` sends them again"
-    )
-    silent = first(play, 81)
-    assert silent.cause == "source_quiet"
+    of = "of the 4 records that it got in its last 2 batches"
+    told = [
+        (
+            f"1 {of} was late, by up to 14 s",
+            "the table late_records lists them, and requeued those that were sent or processed again; "
+            "`tidemark requeue play --late --source events` sends them again",
+        ),
+        (
+            f"1 {of} is quarantined (1 malformed_json)",
+            "look at what is quarantined: `tidemark sql \"from quarantine where topology = 'play' and source = 'events'"
+            '"`; correct the producer or the topology; then `tidemark requeue play --source events` sends them again',
+        ),
+    ]
     came = "1 result came, of the newest records that were read"
-    assert silent.seen.split("; ") == ["it has been silent for 1 min 1 s", f"before, {came}", *told]
-    assert silent.remedy.endswith(finding.remedy)
+    for at_s, cause, seen in (
+        (21, "nothing_wrong", came),
+        (81, "source_quiet", f"it has been silent for 1 min 1 s; before, {came}"),
+    ):
+        finding, *set_aside = play.why(at_s)
+        assert (finding.cause, finding.seen) == (cause, seen)
+        assert {(each.cause, each.operator) for each in set_aside} == {("set_aside", "events")}
+        assert [(each.seen, each.remedy) for each in set_aside] == told
+
+
+def test_what_an_operator_set_aside_is_told_once_for_all_tables_behind_it(tmp_path: Path) -> None:
+    second = operators(second_board=sink("newest", table="b"))
+    play = ExplainedPlay(tmp_path, SOURCE.format(top="", source="") + NEWEST.format(table="") + second)
+    play.batch(10, record(5), bad("malformed_json"))
+    assert [(each.cause, each.operator) for each in play.why(11)] == [
+        ("nothing_wrong", "board"), ("nothing_wrong", "second_board"), ("set_aside", "events"),
+    ]  # fmt: skip
 
 
 def test_a_missing_operator_is_refused_with_the_known_ones(tmp_path: Path) -> None:

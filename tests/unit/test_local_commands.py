@@ -74,6 +74,7 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
     ("verdict", "slas", "cause", "line"),
     [
         ("broken", ("a warn", "b error"), "all_filtered", "broken: b: b is late; with a warning: a"),
+        ("warn", ("a warn", "b warn"), "all_filtered", "warn: a: a is late; also with a warning: b"),
         # That a stream was drained is told beside the SLA, as it does not run.
         ("broken", ("b error",), "drained", "broken: b: b is late; it was seen; act"),
         ("warn", ("a warn",), None, "warn: a: a is late"),

@@ -24,7 +24,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import counted, for_people
+from tidemark.model.settings.lengths import by_number, counted, for_people
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.data_files import naming_damage
@@ -46,7 +46,7 @@ from tidemark.why.causes.drivers import (
     drivers,
     file_unreadable,
 )
-from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_at, reasons_of
+from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, last_batches, reasons_at, reasons_of
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.causes.watermarks import Watermarks
@@ -59,6 +59,7 @@ from tidemark.why.evidence.findings import (
     NEVER_STARTED,
     NOTHING_WRONG,
     POISON_AT_HEAD,
+    SET_ASIDE,
     SOURCE_QUIET,
     UNEXPLAINED,
     Cause,
@@ -207,7 +208,7 @@ class Walk:
         findings += self._walk(name)
         for rule in rules():
             findings += rule(self._scene, name)
-        return findings or [self._no_reason(name)]
+        return findings or [*self._no_reason(name)]
 
     def _walk(self, name: str) -> Sequence[WhyFinding]:
         """Returns the reasons in the operator *name* and, where it has none, upstream of it."""
@@ -249,7 +250,7 @@ class Walk:
             if n:
                 batches = rows.filter(pl.col(word) > 0)["batch_id"]
                 reasons = self._quarantine_reasons(operator, batches) if word == "quarantined" else ""
-                observation = f"{n:,} {whole} {'was' if n == 1 else 'were'} {word}{reasons}"
+                observation = f"{n:,} {whole} {by_number(n, 'was', 'were')} {word}{reasons}"
                 remedy = self._remedy_for(word, operator)
                 since_ms, cause = first(rows, word), _CAUSE_OF_OUTCOME[word]
                 findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
@@ -291,44 +292,45 @@ class Walk:
         elif operator.windows:
             yield from self._windows.waiting(operator, operator.windows, since_ms)
 
-    def _no_reason(self, name: str) -> WhyFinding:
-        """Returns what is left to say of the operator *name* when the walk has found no reason for a silence.
+    def _no_reason(self, name: str) -> Iterator[WhyFinding]:
+        """Yields what is left to say of the operator *name* when the walk has found no reason for a silence.
 
-        Its first records may be on their way, its sources may be quiet, or nothing is wrong.
+        Its first records may be on their way, its sources may be quiet, or nothing is wrong. Records that operators
+        before it set aside have findings of their own, which all operators behind them share.
         """
         rows = self._scene.of(name).outcomes.newest(name, pl.col("gave") > 0)
         if not rows.height and self._has_first_records(name):
             observation = "no record has reached it yet, and the first ones wait unread or are being read on the way"
-            return self._scene.finding(BEING_READ, name, observation, "wait")
+            yield self._scene.finding(BEING_READ, name, observation, "wait")
+            return
         if not rows.height:
             observation = "it has no results yet, and no cause is known"
             remedy = f"look at the table {OPERATOR_BATCHES.name}, and at the driver's log: {logs(self._scene, name)}"
-            return self._scene.finding(UNEXPLAINED, name, observation, remedy)
+            yield self._scene.finding(UNEXPLAINED, name, observation, remedy)
+            return
         sources = self._scene.sources(name)
         quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
         silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
         gave = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read"
-        path = self._scene.topology.path_into(name)
-        set_aside = [noted for upstream in path for noted in self._set_aside(upstream.name)]
         if silent_ms and len(silent_ms) == len(sources):
             # Records that wait are no silence, however long none was read.
             if waiting := [finding for source in quiet for finding in self._inputs.waiting(source)]:
-                return waiting[0]
+                yield waiting[0]
+                return
             newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
-            subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
+            subject = by_number(len(sources), "it has", f"{', '.join(sources)} have")
             # A new driver may have looked since then, and told nothing yet.
             known = "" if self._scene.of(newest).driver.looks else " by the newest look that is known"
-            silence = f"{subject} been silent for {for_people(newest_ms)}{known}; before, {gave}"
-            observation = "; ".join([silence, *(observation for observation, _ in set_aside)])
-            check = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
-            remedy = "; ".join(dict.fromkeys([check, *(remedy for _, remedy in set_aside)]))
+            observation = f"{subject} been silent for {for_people(newest_ms)}{known}; before, {gave}"
+            remedy = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
             read_ms = self._inputs.last_read_ms(sources[newest])
-            return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=newest, since_ms=read_ms)
-        for source, length_ms in silent_ms.items():
-            set_aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
-        observation = "; ".join([gave, *(observation for observation, _ in set_aside)])
-        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in set_aside)) or "no action is needed"
-        return self._scene.finding(NOTHING_WRONG, name, observation, remedy)
+            yield self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=newest, since_ms=read_ms)
+        else:
+            silences = [f"{source} has been silent for {for_people(ms)}" for source, ms in silent_ms.items()]
+            remedy = CHECK_PRODUCER if silences else "no action is needed"
+            yield self._scene.finding(NOTHING_WRONG, name, "; ".join([gave, *silences]), remedy)
+        for upstream in self._scene.topology.path_into(name):
+            yield from self._set_aside(upstream.name)
 
     def _has_first_records(self, name: str) -> bool:
         """Returns True if no record has reached the operator *name* yet, and a stream before it has some to read."""
@@ -338,31 +340,36 @@ class Walk:
         on_the_way = {topology.sub_topology_of(each.name).name for each in topology.path_into(name)}
         return any(self._inputs.has_unread(topology.sub_topology(each)) for each in on_the_way)
 
-    def _find_set_aside(self, name: str) -> list[tuple[str, str]]:
-        """Returns what the operator *name* did lately to some of its records while it sent others on, with remedies.
+    def _find_set_aside(self, name: str) -> list[WhyFinding]:
+        """Returns what the operator *name* did lately to some of its records while it sent others on.
 
         Such records were late, quarantined, or late in a closed window that was processed again for them.
         """
-        operator, found = self._scene.operator(name), list[tuple[str, str]]()
-        facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
+        operator, found = self._scene.operator(name), list[WhyFinding]()
+        facts, what = self._scene.of(name), "record" if operator.reads_outside else "update"
         rows = facts.outcomes.lately(name)
-        last = counted(rows.height, "batch", "batches")
-        of = f"of the {rows['records_in'].sum():,} {what} that {name} got in its last {last}"
-        batches = rows["batch_id"]
-        if late := rows["late"].sum():
+        n, batches = int(rows["records_in"].sum()), rows["batch_id"]
+
+        def note(part: int, were: str, remedy: str) -> None:
+            which = by_number(n, f"the only {what}", f"{part:,} of the {n:,} {what}s")
+            observation = f"{which} that it got in {last_batches(rows.height)} {were}"
+            found.append(self._scene.finding(SET_ASIDE, name, observation, remedy))
+
+        if late := int(rows["late"].sum()):
             longest_ms = facts.late_records(name, batches)["lateness_ms"].max() or 0
-            observation = f"{late:,} {of} {'was' if late == 1 else 'were'} late, by up to {for_people(longest_ms)}"  # type: ignore[arg-type]
-            found.append((observation, requeue_late(self._scene, name)))
-        if bad := rows["quarantined"].sum():
+            assert isinstance(longest_ms, int)
+            were = f"{by_number(late, 'was', 'were')} late, by up to {for_people(longest_ms)}"
+            note(late, were, requeue_late(self._scene, name))
+        if bad := int(rows["quarantined"].sum()):
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):
                 remedy += f"; correct the producer or the topology; then {requeue(self._scene, operator)}"
-            are = "is" if bad == 1 else "are"
-            found.append((f"{bad:,} {of} {are} quarantined{self._quarantine_reasons(operator, batches)}", remedy))
-        if again := rows["reopened"].sum():
-            were, them = ("was", "it") if again == 1 else ("were", "them")
-            observation = f"{again:,} {of} {were} late, and closed windows processed {them} again"
-            found.append((observation, "the table requeued lists them"))
+            are = by_number(bad, "is", "are")
+            note(bad, f"{are} quarantined{self._quarantine_reasons(operator, batches)}", remedy)
+        if again := int(rows["reopened"].sum()):
+            were, them = by_number(again, "was", "were"), by_number(again, "it", "them")
+            were = f"{were} late, and closed windows processed {them} again"
+            note(again, were, "the table requeued lists them")
         return found
 
     def _quarantine_reasons(self, operator: Operator, batches: pl.Series) -> str:

@@ -37,7 +37,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.evidence.findings import NOTHING_WRONG, WhyFinding
+from tidemark.why.evidence.findings import NO_REASONS, WhyFinding
 
 HOUR_MS = Grain.HOUR.length_ms
 CHANGED_MS = 30 * DAY_MS
@@ -188,7 +188,7 @@ def _operators(
             slas_about = [row for row in slas["rows"] if row["subject"] in subjects]
             naming = []
             for finding in findings:
-                if operator.name in (finding.operator, finding.input) and finding.cause is not NOTHING_WRONG:
+                if operator.name in (finding.operator, finding.input) and finding.cause not in NO_REASONS:
                     naming.append(finding)
             by_operator[operator.name] = {
                 "verdict": _operator_verdict(states[sub.name], slas_about, naming),

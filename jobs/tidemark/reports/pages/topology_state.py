@@ -35,7 +35,7 @@ from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.accounted import accounted, finding_of_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.causes.inputs import QUIET_AFTER_MS
-from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
+from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NO_REASONS, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.walk import Walk, is_harmless, scene, told_once
 
 TO_START = frozenset({Liveness.STARTING, Liveness.ROTATED})
@@ -70,7 +70,7 @@ NEEDS_SOMEONE = frozenset(
 )
 """With these verdicts somebody should look at the topology."""
 VERDICT_WORDS = {
-    PageVerdict.UNREADABLE.value: "file not valid",
+    PageVerdict.UNREADABLE.value: "not readable",
     PageVerdict.BROKEN.value: "SLA broken",
     PageVerdict.NOT_RUNNING.value: "not running",
     PageVerdict.WARN.value: "SLA warning",
@@ -214,7 +214,7 @@ class TopologyState:
 
     @property
     def _reasons(self) -> list[WhyFinding]:
-        return [finding for finding in self.findings if finding.cause is not NOTHING_WRONG]
+        return [finding for finding in self.findings if finding.cause not in NO_REASONS]
 
     @property
     def _quiet(self) -> list[WhyFinding]:
@@ -249,7 +249,8 @@ def broken_slas(model: Row) -> str | None:
     also = [row["sla"] for row in others if row["verdict"] != Verdict.WARN]
     warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
     more = f"; also broken: {', '.join(also)}" if also else ""
-    more += f"; with a warning: {', '.join(warned)}" if warned else ""
+    too = "also " if worst_sla["verdict"] == Verdict.WARN else ""
+    more += f"; {too}with a warning: {', '.join(warned)}" if warned else ""
     return f"{worst_sla['sla']}: {worst_sla['message']}{more}"
 
 

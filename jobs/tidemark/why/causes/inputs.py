@@ -19,7 +19,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import counted, for_people, length_in_toml
+from tidemark.model.settings.lengths import by_number, counted, for_people, length_in_toml
 from tidemark.model.topology import SubTopology
 from tidemark.selection import outside, present
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
@@ -225,10 +225,13 @@ class Inputs:
         if not repeated or repeated < usable:
             return
         writers = ", ".join(source.written_by)
+        n = int(repeated)
+        which = by_number(n, "the only record", f"all {n:,} records")
+        were, their = by_number(n, "was", "were"), by_number(n, "its", "their")
         yield self._scene.finding(
             ALL_DUPLICATES,
             source.name,
-            f"all {repeated:,} records since its newest result have a tidemark-id that was read before",
+            f"{which} since its newest result {were} read before, by {their} header tidemark-id",
             f"find out what sends them as {writers}: that writer has a new warehouse, or a service copies its headers",
             input=source.name,
             since_ms=first(rows, "duplicate"),
@@ -326,7 +329,7 @@ class Inputs:
         return self._scene.finding(
             BACKLOG,
             source.name,
-            f"{waiting}, and the newest batch read none of {'them' if unread.n > 1 else 'the partition'}",
+            f"{waiting}, and the newest batch read none of {by_number(unread.n, 'the partition', 'them')}",
             f"check in the log that the driver can read the partition: {logs(self._scene, source.name)}; or raise "
             f"max_records and {start(self._scene, source.name)}",
             input=source.name,
@@ -343,9 +346,7 @@ class Inputs:
         if not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None
         waiting = counted(unread.n, "record of it waits unread", "records of it wait unread")
-        batches, left = "its last batch", f"{least:,}"
-        if last.height > 1:
-            batches, left = f"its last {last.height} batches", f"{least:,} or more each"
+        batches, left = last_batches(last.height), by_number(last.height, f"{least:,}", f"{least:,} or more each")
         return self._scene.finding(
             BACKLOG,
             source.name,
@@ -369,8 +370,11 @@ class Inputs:
         where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
         absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
         if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
-            newest = f"the timestamps of its newest {absurd.height:,} records are"
-            newest = "the timestamp of its newest record is" if absurd.height == 1 else newest
+            newest = by_number(
+                absurd.height,
+                "the timestamp of its newest record is",
+                f"the timestamps of its newest {absurd.height:,} records are",
+            )
             observation = f"{newest} out of range as {source.timestamp_unit} and plausible as {unit}"
             again = requeue(self._scene, source, "timestamp_out_of_range")
             remedy = (
@@ -378,41 +382,49 @@ class Inputs:
                 f"or have the producer send {source.timestamp_unit}"
             )
             return self._scene.finding(WRONG_TIME_UNIT, source.name, observation, remedy, **where)
-        newest = "its newest record is" if rows.height == 1 else f"its newest {rows.height:,} records are"
+        newest = by_number(rows.height, "its newest record is", f"its newest {rows.height:,} records are")
         observation = f"{newest} quarantined ({reasons_of(source, rows)})"
         look = quarantine_query(self._scene, source.name)
         remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
         return self._scene.finding(POISON_AT_HEAD, source.name, observation, remedy, **where)
 
     def _too_far_ahead(self, source: Source) -> Iterator[WhyFinding]:
-        """Yields the partitions of *source* whose records wait because slower partitions are too far behind."""
+        """Yields a finding if records of *source* wait because slower partitions are too far behind.
+
+        Nothing counts these records by partition, so all partitions that wait are in one finding.
+        """
         facts, drift_ms = self._scene.of(source.name), self._scene.topology.max_drift_ms
-        held = facts.outcomes.newest(source.name)["held_after"].sum()
+        held = int(facts.outcomes.newest(source.name)["held_after"].sum())
         if drift_ms is None or not held:
             return
         group = self._group(source)
         lowest_ms = lowest_reported(group.values())
         allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
+        ahead = {
+            number: watermark_text(mark.watermark_ms)
+            for number, mark in self.partitions(source.name).items()
+            if must_wait(mark.watermark_ms, allowed_ms=allowed_ms)
+        }
+        if not ahead:
+            return
         name, slowest = next(key for key, progress in group.items() if progress.watermark_ms == lowest_ms)
         holding = facts.outcomes.since_last(source.name, pl.col("held_after") == 0)
-        released = facts.outcomes.newest(source.name, n=LATELY)["released_early"].sum()
-        limit = f"max_held = {self._scene.topology.max_held:,}"
-        early = f"; {released:,} were released early in the last {LATELY} batches ({limit})" if released else ""
-        since_ms = first(holding, "held_after")
-        for number, mark in self.partitions(source.name).items():
-            if must_wait(mark.watermark_ms, allowed_ms=allowed_ms):
-                yield self._scene.finding(
-                    ALIGNMENT_WAIT,
-                    source.name,
-                    f"{counted(int(held), 'record waits', 'records wait')}; "
-                    f"at {watermark_text(mark.watermark_ms)} it is more than "
-                    f"{for_people(drift_ms)} (max_drift) ahead of {name} partition {slowest} at "
-                    f"{watermark_text(lowest_ms)}{early}",
-                    f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
-                    input=source.name,
-                    partition=number,
-                    since_ms=since_ms,
-                )
+        rows = facts.outcomes.newest(source.name, n=LATELY)
+        released, limit = int(rows["released_early"].sum()), f"max_held = {self._scene.topology.max_held:,}"
+        were = counted(released, "was", "were")
+        early = f"; {were} released early in {last_batches(rows.height)} ({limit})" if released else ""
+        which = ", ".join(f"partition {number} at {watermark}" for number, watermark in ahead.items())
+        yield self._scene.finding(
+            ALIGNMENT_WAIT,
+            source.name,
+            f"{counted(held, 'record waits', 'records wait')}: {which} {by_number(len(ahead), 'is', 'are')} more than "
+            f"{for_people(drift_ms)} (max_drift) ahead of {name} partition {slowest} at "
+            f"{watermark_text(lowest_ms)}{early}",
+            f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
+            input=source.name,
+            partition=next(iter(ahead)) if len(ahead) == 1 else None,
+            since_ms=first(holding, "held_after"),
+        )
 
     def _group(self, source: Source) -> dict[tuple[str, int], Progress]:
         """Returns the progress of all partitions that `max_drift` keeps together with those of *source*, by source and
@@ -432,14 +444,16 @@ class Inputs:
         """Returns a finding if most records of the last batches of *operator* were late; no finding otherwise."""
         facts = self._scene.of(operator.name)
         rows = facts.outcomes.lately(operator.name)
-        late, n = rows["late"].sum(), rows["records_in"].sum()
+        late, n = int(rows["late"].sum()), int(rows["records_in"].sum())
         if late * 2 <= n:
             return []
         since_ms = began(facts.outcomes.recently(operator.name), pl.col("late") * 2 > pl.col("records_in"))
         # A share of one batch, or of few, is no advice.
         is_known, later = rows.height >= LATELY, f"wait: after {LATELY} batches it is known whether the"
+        which = by_number(n, "the only record", f"{late:,} of the {n:,} records")
+        were = f"{which} of {last_batches(rows.height)} {by_number(n, 'was', 'were')}"
         if self._scene.topology.jobs:
-            observation = f"{late:,} of the {n:,} records of its last {rows.height} batches were behind its watermark"
+            observation = f"{were} behind its watermark"
             remedy = "let withWatermark in the job allow a longer delay: Spark has dropped them"
             remedy = remedy if is_known else f"{later} delay of withWatermark is too short"
             return [self._scene.finding(BOUND_TOO_SMALL, operator.name, observation, remedy, since_ms=since_ms)]
@@ -462,8 +476,7 @@ class Inputs:
         finding = self._scene.finding(
             BOUND_TOO_SMALL,
             operator.name,
-            f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
-            f"{for_people(lateness_ms)}, with {bounds}{taken_in_again(rows)}",
+            f"{were} late, by up to {for_people(lateness_ms)}, with {bounds}{taken_in_again(rows)}",
             f"{longer if is_known else f'{later} bound is too small'}; {requeue_late(self._scene, operator.name)}",
             input=next(iter(sources)) if len(sources) == 1 else None,
             partition=partitions.item() if len(sources) == partitions.len() == 1 else None,
@@ -505,12 +518,18 @@ class Inputs:
         return writer.tables.batches_of(sent).filter(pl.col("batch_id").is_in(sent.implode()))
 
 
+def last_batches(n: int) -> str:
+    """Returns the last *n* batches of an operator in words, whose number may be all that there are."""
+    return by_number(n, "its last batch", f"its last {n:,} batches")
+
+
 def taken_in_again(rows: pl.DataFrame) -> str:
     """Returns a clause that counts the late records in *rows* which closed windows processed again; empty without
     one.
     """
-    again = rows["reopened"].sum()
-    return f"; {again:,} late records were processed again by closed windows" if again else ""
+    again = int(rows["reopened"].sum())
+    were = counted(again, "late record was", "late records were")
+    return f"; {were} processed again by closed windows" if again else ""
 
 
 def reasons_of(source: Source, records: pl.DataFrame) -> str:

@@ -132,9 +132,15 @@ ALL_FILTERED = Cause(
 NOTHING_WRONG = Cause(
     "nothing_wrong",
     Trait.USUAL,
-    "the newest records gave results, or an open window still gets records; numbers of recent records "
-    "that were late or quarantined",
+    "the newest records gave results, or an open window still gets records",
 )
+SET_ASIDE = Cause(
+    "set_aside",
+    Trait.USUAL,
+    "some recent records of an operator were late or quarantined while it sent others on: how many, and why",
+)
+NO_REASONS = frozenset({NOTHING_WRONG, SET_ASIDE})
+"""Causes of findings that explain no missing result."""
 UNEXPLAINED = Cause(
     "unexplained",
     Trait.FAULT,
@@ -145,7 +151,7 @@ INCIDENT_OPEN = Cause(
     Trait.FAULT,
     "an SLA of the operator, of its table or of the topology broke, and its incident is not resolved",
 )
-_LAST = (SOURCE_QUIET, NOTHING_WRONG)
+_LAST = (SOURCE_QUIET, NOTHING_WRONG, SET_ASIDE)
 
 
 @dataclass(frozen=True, kw_only=True)
