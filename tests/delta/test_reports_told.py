@@ -510,6 +510,6 @@ def test_a_folder_gets_pages_of_hour_and_day_and_a_file_one(tmp_path: Path) -> N
     for _ in range(2):
         write_pages(tables, topology("flights"), hour, folder)
     assert sorted(page.name for page in folder.iterdir()) == ["2026-01-01.html", "2026-01-01T12.html"]
-    assert all("1 of 1 windows broke the limit of an SLA." in page.read_text() for page in folder.iterdir())
+    assert all("1 of 1 window broke the limit of an SLA." in page.read_text() for page in folder.iterdir())
     assert write_pages(tables, topology("flights"), Interval(NOON - 3_600_000, NOON), file) == [file]
     assert "No streaming window that ends in this time" in file.read_text()

@@ -84,10 +84,10 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
     ]
     assert cells(page, "contracts") == [
         ["operator_batches", "status", "19", "18", "1,234", "duplicate keys: 2 by carrier_state, such as batch id 7"],
-        ["batches", "status", "19", "18", "1,234", "1 of 1 hold"],
+        ["batches", "status", "19", "18", "1,234", "1 of 1 holds"],
     ]
     # The SLA that is broken breaks an expectation, and nothing is wrong with the check.
-    told = "0 of 1 expectations hold by the check of 2026-01-01 12:00:00 UTC. Those of sla_status are about its SLAs"
+    told = "0 of 1 expectation holds by the check of 2026-01-01 12:00:00 UTC. Those of sla_status are about its SLAs"
     assert f"{told}: one that is broken" in text_of(page)
     observed = "error after 5 min, observed 7 min 38 s; error after 1 min 30 s, observed 1 min 58 s"
     assert cells(page, "expectations") == [
@@ -125,7 +125,7 @@ def test_what_suites_have_found_stands_until_they_judge_again(layout: Layout) ->
     assert [row[0] for row in cells(page, "contracts")] == ["batches"]
     assert "the newest one was for 2026-01-01 11:56:00 UTC." in text_of(page)
     assert [row[0] for row in cells(page, "expectations")] == ["sla_status"]
-    assert "0 of 1 expectations hold by the check of 2026-01-01 11:55:00 UTC." in text_of(page)
+    assert "0 of 1 expectation holds by the check of 2026-01-01 11:55:00 UTC." in text_of(page)
 
 
 def folds(page: str) -> list[str]:
@@ -144,7 +144,7 @@ def test_contracts_are_folded_behind_the_slas_unless_one_is_broken(layout: Layou
         "Each check looks at the rows of batches of the last hour, or since the check before if that is longer ago; "
         "the newest one was for 2026-01-01 12:00:00 UTC."
     )
-    assert f"1 of 1 tables keep their contracts. {judged}" in text_of(page)
+    assert f"1 of 1 table keeps its contract. {judged}" in text_of(page)
     assert "No expectation was checked yet." in page
 
 

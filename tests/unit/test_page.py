@@ -1,6 +1,7 @@
 """Words and numbers of a page; tests/browser shows that browsers see it."""
 
 import re
+from dataclasses import fields
 from html import escape
 from typing import Any
 
@@ -9,12 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.hostile_strings import HOSTILE
+from tidemark.facts.interval_facts import PageFacts
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.reports.pages.interval_page import name_of
+from tidemark.reports.pages.interval_page import name_of, page
 from tidemark.reports.pages.templates import length
 from tidemark.reports.pages.topology_page import problem_page, start_page, topology_page
 from tidemark.safe_text import inert
@@ -159,7 +161,7 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
     assert re.findall('<text class="verdict".*?>(.*?)</text>', dead) == ["no new records", "SLA broken"]
     assert re.findall('<g class="on-path (.*?)"', dead) == ["gray", "red"]
     assert "moving average –, SLA broken: fresh" in dead
-    assert "1 of 1 SLAs broken: fresh: it is 9 s old." in dead
+    assert "1 of 1 SLA broken: fresh: it is 9 s old." in dead
     down = {"verdict": "not_running", "slas": [], "stuck_ms": None}
     stopped = page_that_says("x", operators={"events": down | {"state": "drained"}, "slow": down | {"state": "failed"}})
     assert re.findall('<text class="verdict".*?>(.*?)</text>', stopped) == ["drained", "failed"]
@@ -198,7 +200,7 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
 def test_a_check_for_an_instant_before_the_streams_started_says_so(checked_ms, told):
     slas = {"checked_at": utc(checked_ms), "is_overdue": False, "n": 7, "broken": 0, "warned": 0, "unknown": 6}
     page = page_that_says("play", at=utc(61_000), slas={**slas, "recovering": 0, "rows": []})
-    assert f"1 of 7 hold, 6 not measured checked {(61_000 - checked_ms) // 1_000} s ago{told} " in read(page)
+    assert f"1 of 7 holds, 6 not judged checked {(61_000 - checked_ms) // 1_000} s ago{told} " in read(page)
 
 
 def line_of(name, verdict, *, streams=("running",), **more):
@@ -227,6 +229,7 @@ def test_the_start_page_leads_with_what_is_wrong():
         "remedy": "free space",
     }  # fmt: skip
     slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0}
+    slas["checked_at"] = utc(90_000)
     slas["rows"] = [{"sla": name, "verdict": "error", "message": f"{name} is late"} for name in ("fresh", "quick")]
     lines = [
         line_of("a_fine", "on_time", streams=["running"] * 5, at=utc(95_000)),
@@ -253,7 +256,7 @@ def test_the_start_page_leads_with_what_is_wrong():
     assert "4 of 8 topologies need attention. 1 of 8 is being read." in text
     of_broken = text[text.index("f_broken") : text.index("e_late")].strip()
     assert of_broken == (
-        "f_broken SLA broken SLA fresh: fresh is late; also broken: quick. "
+        "f_broken SLA broken SLA fresh: fresh is late; also broken: quick. Checked at 1970-01-01 00:01:30. "
         "Cannot write at board : the disk is full. Free space. "
         "as of 1970-01-01 00:00:00 streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
         "SLAs 2 of 7 broken report 2026-01-31 12:00 open alerts "
@@ -261,7 +264,7 @@ def test_the_start_page_leads_with_what_is_wrong():
         "Acknowledge or silence . Found at 1970-01-01 00:01:30 : too slow. Behind it: board, sums."
     )
     assert text[text.index("g_typo") : text.index("f_broken")].strip() == (
-        "g_typo file not valid g_typo.toml: x as of 1970-01-01 00:00:00 streams none "
+        "g_typo not readable g_typo.toml: x as of 1970-01-01 00:00:00 streams none "
         "newest result not known SLAs not known report none yet"
     )
     # A line that was read at another instant says so.
@@ -289,6 +292,66 @@ def test_a_start_page_without_a_fault_says_so():
     later = start_page([lines[0], lines[1] | {"at": utc(1_000)}], folder="topologies")
     assert "No topology needed attention at the instants below." in read(later)
     assert "<title>Tidemark</title>" in page
+    # What is being read may need attention.
+    some = read(start_page([*lines, {"topology": "c"}], folder="topologies"))
+    assert "None of those that were read needed attention at 1970-01-01 00:00:00 UTC. 1 of 3 is being read." in some
+
+
+@pytest.mark.parametrize(
+    ("wrong", "well", "unread", "said"),
+    [
+        (1, 0, 0, "1 of 1 topology needs attention."),
+        (1, 1, 1, "1 of 3 topologies needs attention. 1 of 3 is being read."),
+        (2, 0, 2, "2 of 4 topologies need attention. 2 of 4 are being read."),
+        (0, 0, 2, "2 of 2 are being read."),
+    ],
+)
+def test_the_topologies_of_the_start_page_are_counted_in_words_that_agree(wrong, well, unread, said):
+    lines = [line_of(f"w{number}", "late") for number in range(wrong)]
+    lines += [line_of(f"a{number}", "on_time") for number in range(well)]
+    lines += [{"topology": f"u{number}"} for number in range(unread)]
+    start = start_page(lines, folder="topologies")
+    (summary,) = re.findall('<p class="first" id="summary">(.*?)</p>', start)
+    assert re.sub("<.*?>", "", summary).strip() == said
+
+
+@pytest.mark.parametrize(("streams", "said"), [({}, "not known"), ({"streams": []}, "none")])
+def test_a_topology_whose_tables_cannot_be_read_is_not_said_to_have_no_streams(streams, said):
+    line = {"topology": "a", "at": utc(0), "verdict": "unreadable", "state": "unknown", "error": "disk gone", **streams}
+    text = read(start_page([line], folder="topologies"))
+    assert f"a not readable disk gone as of 1970-01-01 00:00:00 streams {said} newest result" in text
+
+
+def test_broken_slas_whose_checks_stopped_say_so():
+    slas = {"n": 1, "broken": 1, "warned": 0, "unknown": 0, "recovering": 0, "is_overdue": True, "checked_at": utc(0)}
+    slas["rows"] = [{"sla": "fresh", "verdict": "error", "message": "fresh is late"}]
+    said = read(start_page([line_of("a", "broken", slas=slas)], folder="topologies"))
+    told = "SLA fresh: fresh is late. Checked at 1970-01-01 00:00:00; no check since, although more were due."
+    assert told in said
+    assert "SLAs 1 of 1 broken when last checked" in said
+
+
+@pytest.mark.parametrize(
+    ("windows", "over", "promised", "said"),
+    [
+        (0, 0, True, "No streaming window that ends in this time was finished by every operator."),
+        (1, 1, True, "1 of 1 window broke the limit of an SLA."),
+        (2, 1, True, "1 of 2 windows broke the limit of an SLA."),
+        (1, 0, True, "The only window did not break the limit of an SLA about latency or work."),
+        (2, 0, True, "None of 2 windows broke the limit of an SLA about latency or work."),
+        (1, 0, False, "1 window was closed. No SLA limits"),
+        (2, 0, False, "2 windows were closed. No SLA limits"),
+    ],
+)
+def test_a_report_counts_its_windows_in_words_that_agree(windows, over, promised, said):
+    lengths = dict.fromkeys(("median_ms", "p90_ms", "max_ms", "before_source_ms", "skew_error_ms"))
+    nothing: dict[str, Any] = {field.name: [] for field in fields(PageFacts)}
+    nothing |= {"operators": {}, "account": {}, "place_ms": 60_000, "interval": Interval(0, HOUR_MS)}
+    summary = {"windows": windows, "over_sla": over, "promised": promised, **lengths}
+    source = Source(name="events", topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
+    topology = Topology("play", Level.INFO, 5_000, 1_000, (SubTopology("events", (source,)),))
+    facts = PageFacts(**nothing | {"topology": topology, "summary": summary})
+    assert said in read(page(facts))
 
 
 def test_a_remedy_and_an_instant_are_told_once():
@@ -336,13 +399,18 @@ def test_partitions_have_lag_backlog_and_silence():
     ("n", "counts", "said"),
     [
         (0, {}, "not checked yet"),
-        (1, {}, "1 of 1 hold"),
+        (1, {}, "1 of 1 holds"),
+        (2, {}, "2 of 2 hold"),
         (1, {"is_overdue": True}, "1 of 1 held when last checked"),
         # Of a stream that never started nothing is measured, and after its first results its alert stays open.
-        (1, {"unknown": 1}, "1 of 1 not measured yet"),
-        (1, {"recovering": 1}, "1 of 1 hold, 1 recovering, with an alert that is still open"),
-        (3, {"unknown": 1}, "2 of 3 hold, 1 not measured"),
-        (3, {"broken": 1, "warned": 1, "unknown": 1}, "1 of 3 broken, 1 with a warning, 1 not measured"),
+        (1, {"unknown": 1}, "1 of 1 not judged"),
+        (1, {"recovering": 1}, "1 of 1 holds, 1 recovering, with an alert that is still open"),
+        (3, {"unknown": 1}, "2 of 3 hold, 1 not judged"),
+        (3, {"broken": 1, "warned": 1, "unknown": 1}, "1 of 3 broken, 1 with a warning, 1 not judged"),
+        # Others may be broken by now.
+        (3, {"broken": 2, "is_overdue": True}, "2 of 3 broken when last checked"),
+        (2, {"warned": 1, "is_overdue": True}, "1 of 2 with a warning when last checked"),
+        (2, {"unknown": 2, "is_overdue": True}, "2 of 2 not judged when last checked"),
         (4, {"warned": 1, "recovering": 2}, "1 of 4 with a warning, 2 recovering, with an alert that is still open"),
     ],
 )

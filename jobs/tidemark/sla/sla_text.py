@@ -7,7 +7,7 @@ from dataclasses import astuple
 
 from tidemark.model.measures.registry import Need
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import counted, exact_percent, for_people, percent
+from tidemark.model.settings.lengths import by_number, counted, exact_percent, for_people, percent
 from tidemark.model.sla_events import AlertCause, SlaResult, StaleGroup
 from tidemark.safe_text import one_line
 from tidemark.semantics.sla import (
@@ -138,13 +138,9 @@ def measurement_text(status: Status) -> str:
 def _share_text(status: Status, at_most: ShareMaximums) -> str:
     spec, n, part = status.spec, status.records or 0, status.part or 0
     limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", exact_percent)
-    few = (
-        ""
-        if n >= at_most.min_records
-        else f", too few to judge, {at_most.min_records:,} {_are(at_most.min_records)} needed"
-    )
+    few = "" if n >= at_most.min_records else f", too few to judge, {counted(at_most.min_records, 'is', 'are')} needed"
     share = "" if status.share is None else f" ({percent(status.share, 2)})"
-    were = f"{'was' if part == 1 else 'were'} {spec.measure.outcome}"
+    were = f"{by_number(part, 'was', 'were')} {spec.measure.outcome}"
     of_all = f"{part:,} of {counted(n, 'record')} of {spec.subject} in {for_people(spec.over_ms)} {were}"
     return f"{of_all}{share}{_since(status)}{few}; {limits}"
 
@@ -155,10 +151,6 @@ def _deadline_text(deadline: Deadline) -> str:
     return f"by {deadline.minute // 60:02}:{deadline.minute % 60:02} {deadline.timezone}"
 
 
-def _are(n: int) -> str:
-    return "is" if n == 1 else "are"
-
-
 def _stale_groups(status: Status) -> str:
     """Names the groups of an SLA that break it; empty if it has no groups."""
     seen = status.groups
@@ -167,7 +159,7 @@ def _stale_groups(status: Status) -> str:
     names = ", ".join(one_line(name) for name, _ in seen.oldest)
     more = f" and {seen.n_stale - len(seen.oldest):,} more" if seen.n_stale > len(seen.oldest) else ""
     stale = f": {names}{more}" if names else ""
-    return f"; {seen.n_stale:,} of {seen.n:,} {_are(seen.n_stale)} stale{stale}"
+    return f"; {seen.n_stale:,} of {seen.n:,} {by_number(seen.n_stale, 'is', 'are')} stale{stale}"
 
 
 def _since(status: Status) -> str:
@@ -195,7 +187,8 @@ def _excuse(status: Status) -> str:
 def _too_few(status: Status, needed: int, of: str = "") -> str:
     """Says that the records *of* the status are too few to judge."""
     n = status.records or 0
-    return f"{counted(n, 'record')}{of} {_are(n)} too few to judge, {needed:,} {_are(needed)} needed"
+    are = by_number(n, "is", "are")
+    return f"{counted(n, 'record')}{of} {are} too few to judge, {counted(needed, 'is', 'are')} needed"
 
 
 def _burning_text(status: Status, limits: BurnRate) -> str:

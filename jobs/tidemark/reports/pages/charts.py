@@ -18,7 +18,7 @@ from markupsafe import Markup
 from tidemark.facts.answers import Row
 from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.settings.lengths import for_people, percent
+from tidemark.model.settings.lengths import by_number, for_people, percent
 from tidemark.reports.pages.plots import (
     MOST_TICKS_OF_LOW,
     Bar,
@@ -242,7 +242,7 @@ def _places(some: int, of_all: int) -> str:
     """Returns a clause that counts the places shown that have something."""
     if of_all == 1:
         return f"The only place shown {'has' if some else 'does not have'}"
-    return f"{some:,} of the {of_all:,} places shown {'has' if some == 1 else 'have'}"
+    return f"{some:,} of the {of_all:,} places shown {by_number(some, 'has', 'have')}"
 
 
 def _unbroken(points: Sequence[Point], place_ms: int) -> list[slice]:

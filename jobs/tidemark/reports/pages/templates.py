@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from tidemark.account.owners.registry import is_at_operator
 from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import INSTANTS, utc
-from tidemark.model.settings.lengths import exact_percent, for_people, percent
+from tidemark.model.settings.lengths import by_number, counted, exact_percent, for_people, percent
 from tidemark.reports.paths.path_text import (
     judged_text,
     judged_windows_text,
@@ -77,6 +77,8 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "n": "{:,}".format,
+        "counted": counted,
+        "by_number": by_number,
         "ms": length,
         "ago": ago,
         "is_at_operator": is_at_operator,

@@ -48,8 +48,8 @@ def start_page(lines: Sequence[Row], *, folder: Path) -> str:
     known yet. *folder* is where topology files belong.
     """
     # The template reads these fields of every line, and pages refuse names that are not defined.
-    no_fields: Row = dict.fromkeys(("error", "cause", "slas", "report"))
-    no_fields |= {"alerts": [], "streams": []}
+    no_fields: Row = dict.fromkeys(("error", "cause", "slas", "report", "streams"))
+    no_fields |= {"alerts": []}
     read = [{**no_fields, **line, **_told(line)} for line in lines if "verdict" in line]
     unread = [line for line in lines if "verdict" not in line]
     read.sort(key=lambda line: ([*PageVerdict].index(line["verdict"]), line["topology"]))
@@ -61,7 +61,7 @@ def start_page(lines: Sequence[Row], *, folder: Path) -> str:
         # Lines may be a minute old, so the sentence about them is no younger.
         instants=sorted({line["at"].replace(microsecond=0) for line in well}),
         unread=unread,
-        states={line["topology"]: _streams_by_state(line["streams"]) for line in read},
+        states={line["topology"]: _streams_by_state(line["streams"] or ()) for line in read},
         words=VERDICT_WORDS,
         folder=str(folder),
         refresh_s=SOON_S if unread else REFRESH_S,

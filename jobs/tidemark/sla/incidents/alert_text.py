@@ -9,7 +9,7 @@ from html import escape
 from urllib.parse import quote
 
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people, percent
+from tidemark.model.settings.lengths import by_number, for_people, percent
 from tidemark.safe_text import one_line
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.repairs import DECISION
@@ -70,7 +70,7 @@ def _slas_text(alert: AlertMessage) -> str:
 
 
 def _event_text(alert: AlertMessage) -> str:
-    are = "is" if len(alert.impact.slas) == 1 else "are"
+    are = by_number(len(alert.impact.slas), "is", "are")
     if alert.sla == DECISION:
         return "has an answer" if alert.change is Change.RESOLVED else "waits for an answer"
     if alert.reminder:
