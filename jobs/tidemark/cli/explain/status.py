@@ -20,7 +20,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded_jobs.queries import load_each_recorded
@@ -118,7 +118,7 @@ def as_text(models: Iterable[Row]) -> str:
             if keys := stream["ambiguous_keys"]:
                 name = f"{model['topology']}/{stream['sub_topology']}"
                 lines.append(
-                    f"{name}: {keys:,} key{'s' * (keys != 1)} with several rows in Delta tables that it joins; the "
+                    f"{name}: {counted(keys, 'key')} with several rows in Delta tables that it joins; the "
                     "smallest row is used, and the driver's log names the tables"
                 )
     return "\n".join([format_table(COLUMNS, rows), *lines]) if lines else NO_TOPOLOGY

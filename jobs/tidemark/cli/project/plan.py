@@ -175,7 +175,7 @@ def _reads(n: int, per_s: float | None) -> str:
     takes = ""
     if per_s is not None:
         takes = f", in about {for_people(max(1, round(n / per_s)) * 1_000)} at {per_s:,.0f} a second"
-    return f"it reads {n:,} record{'s' * (n > 1)} that are there{takes}"
+    return f"it reads {counted(n, 'record that is', 'records that are')} there{takes}"
 
 
 def summary(topology: str, changes: Sequence[OperatorChange]) -> str:

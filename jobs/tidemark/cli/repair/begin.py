@@ -20,6 +20,7 @@ from tidemark.control.folder import Control, TopologyChange
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.lengths import by_number, counted
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
@@ -146,8 +147,9 @@ class _Part:
         if self.newest is None:
             return f"{self.name}: no batch was decided yet, so {names} has nothing to begin without"
         held = sum(self.newest.notes.held(name) for name in self.operators)
-        waiting = f"; {held:,} updates that wait are dropped" if held else ""
-        verb, whose = ("begins", "its") if len(self.operators) == 1 else ("begin", "their")
+        waiting = f"; {counted(held, 'update that waits is', 'updates that wait are')} dropped" if held else ""
+        n = len(self.operators)
+        verb, whose = by_number(n, "begins", "begin"), by_number(n, "its", "their")
         rows = f"{whose} former rows of `changes` are deleted" if drop_rows else f"{whose} former rows stay"
         return f"{self.name}: {names} {verb} anew behind batch {self.newest.batch_id}, and {rows}{waiting}"
 

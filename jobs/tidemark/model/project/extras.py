@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import IS_WHEEL
+from tidemark.model.settings.lengths import by_number
 
 DISTRIBUTION = "tidemark-streams"
 """What pip installs. On the public index `tidemark` is another tool."""
@@ -57,7 +58,7 @@ def missing(*modules: str) -> str:
     """Returns the message about *modules* that are not installed."""
     extras = {EXTRAS[module] for module in modules}
     remedy = f"pip install '{with_extras(*extras)}'" if IS_WHEEL else "make setup"
-    return f"{', '.join(modules)} {'is' if len(modules) == 1 else 'are'} not installed; run `{remedy}`"
+    return f"{', '.join(modules)} {by_number(len(modules), 'is', 'are')} not installed; run `{remedy}`"
 
 
 def untried() -> Iterator[str]:

@@ -19,6 +19,7 @@ import polars as pl
 
 from tidemark.control.files import read
 from tidemark.control.folder import Control
+from tidemark.model.settings.lengths import counted
 from tidemark.model.stream import Stream
 from tidemark.storage.fence import Fence
 from tidemark.storage.location import put_once
@@ -138,7 +139,7 @@ def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
     dropped = begun_behind(stream, newest)
     for source in stream.sub.outside_sources:
         if source.name not in dropped and (n := newest.notes.held(source.name)):
-            held = "1 record is" if n == 1 else f"{n} records are"
+            held = counted(n, "record is", "records are")
             msg = (
                 f"{stream.sub.name}: {held} still held for max_drift at {source.name}; start it once with shards = 1, "
                 "to release them"

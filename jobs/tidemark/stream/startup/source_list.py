@@ -136,7 +136,7 @@ class SourceChange:
             case Fate.ENDS:
                 return ""
             case Fate.REFUSED if self.waiting:
-                n = f"{self.waiting:,} record{' waits' if self.waiting == 1 else 's wait'}"
+                n = counted(self.waiting, "record waits", "records wait")
                 return f"{n} for other partitions under the name {self._former.name}"
             case Fate.REFUSED if self.is_of_another_name:
                 return f"it reads {self.place}, which the source {self._former.name} has read"
