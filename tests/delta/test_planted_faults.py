@@ -33,7 +33,7 @@ from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.ledger import Ledger
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.records import numbered, record_parts
-from tidemark.account.text import remedy_of
+from tidemark.account.text import remedy_of_cause
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
@@ -299,9 +299,7 @@ def of_page(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Named:
     cause, told = model["cause"], [row["blocked_by"] for row in rows.values() if row["causes"]]
     assert told == [] or cause["seen"] in told
     assert told == [] or cause["remedy"] in {
-        remedy_of(world.topology.name, cause["owner"], each["detail"], each["stream"])
-        for row in rows.values()
-        for each in row["causes"][:1]
+        remedy_of_cause(world.topology.name, AlertCause(**each)) for row in rows.values() for each in row["causes"][:1]
     }
     return leaves_of([AlertCause(**each) for each in rows[spec.name]["causes"]])
 

@@ -18,7 +18,7 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.owners.registry import OWNERS, register
 from tidemark.account.records import record_parts
 from tidemark.account.steps import by_owner
-from tidemark.account.text import remedy_of
+from tidemark.account.text import deed_of, remedy_of
 from tidemark.account.timeline import TIMELINE
 from tidemark.account.unfinished import OPEN, RUNNING, open_parts, until_now
 from tidemark.account.windows import window_parts
@@ -412,11 +412,39 @@ def test_owners_form_trees():
 def test_commands_in_remedies_can_be_typed_as_they_are():
     """The parser of the command line exits where an argument is missing, as that of the topology was."""
     remedies = [remedy_of("flights", owner, "flight_updates+flight_status", "flights/status") for owner in OWNERS]
+    remedies += [remedy_of("flights", owner, "", None, deed) for owner, of in OWNERS.items() for deed in of.remedies]
     typed = [options_of(words) for remedy in remedies for _, *words in commands(remedy)]
     for options in typed:
         means(options, FLIGHTS)
     assert {options["command"] for options in typed} >= {"bound", "check", "logs", "path", "plan", "whatif"}
     assert not re.findall("{.+?}", "".join(remedies))
+
+
+def test_no_remedy_names_a_phase_of_spark_as_an_operator():
+    """A query of a team's own job has the phase addBatch in place of an operator, and `whatif` knows no such one."""
+    remedies = [remedy_of("shop", owner, phase, "shop/pairs") for owner, of in OWNERS.items() for phase in of.phases]
+    assert len(remedies) == 8
+    assert not [remedy for remedy in remedies if "--operator" in remedy]
+    assert {options_of(words)["command"] for remedy in remedies for _, *words in commands(remedy)} == {"path"}
+
+
+@pytest.mark.parametrize(
+    ("became", "amount_ms", "records", "begins"),
+    [
+        (None, 8_800, None, "find out why what writes to the partition is late"),
+        ("late", None, 2, "find out why what writes to the partition is late"),
+        (None, -5_000, None, "set the clock of what writes to the partition"),
+        ("quarantined", None, 1, "correct what writes to the partition; `tidemark requeue shop --dry-run`"),
+        ("not produced", None, 36, "find out whether what writes to the partition runs"),
+        ("duplicate", None, 3, "find out why what writes to the partition sends records more than once"),
+        (None, None, 1, "correct what writes to the partition"),
+    ],
+)
+def test_the_remedy_for_a_producer_is_about_what_it_did(became, amount_ms, records, begins):
+    remedy = remedy_of("shop", "producer", "orders/0", None, deed_of(became, amount_ms, records))
+    assert remedy.startswith(begins)
+    for _, *words in commands(remedy):
+        options_of(words)
 
 
 def test_two_owners_cannot_have_one_name():

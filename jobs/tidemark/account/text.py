@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from tidemark.account.excess import path_of
 from tidemark.account.explanation import Answer, Became, Explanation, Leaf
-from tidemark.account.owners.registry import OWNERS
+from tidemark.account.owners.registry import AHEAD, NOT_COUNTED, OWNERS
 from tidemark.account.owners.topic import TOPIC
 from tidemark.model.settings.lengths import for_people, percent
+from tidemark.model.sla_events import AlertCause
 
 NO_HISTORY = "there is no history that says what is usual"
 
@@ -93,6 +94,8 @@ def did(leaf: Leaf, *, has_history: bool = True) -> str:
     'records of `orders` partition 0 are 50 min ahead of the clock'
     >>> did(Leaf(owner="spark", detail="commit", stream="shop/top", amount_ms=2_430, usual_ms=1))
     "Spark's own work for `shop/top`, `commit`, took 2.43 s of a result's age, usually 1 ms"
+    >>> did(Leaf(owner="operator", detail="addBatch", stream="shop/pairs", amount_ms=750))
+    'reading, calculating and writing in `shop/pairs` took 750 ms (phase `addBatch` of Spark)'
     >>> did(Leaf(owner="operator", detail="top"))
     'rows of `top` are not as they are declared'
     >>> did(Leaf(owner="topic_volume", detail="orders", amount_ms=9_000), has_history=False)
@@ -109,6 +112,8 @@ def did(leaf: Leaf, *, has_history: bool = True) -> str:
     owner, usual_ms = OWNERS[leaf.owner], leaf.usual_ms or 0
     whole = for_people(leaf.amount_ms + usual_ms)
     says = owner.says if has_history else owner.says_without_history or owner.says
+    if leaf.detail in owner.phases:
+        says = f"{owner.phases[leaf.detail]} in {{stream}} took {{amount}} (phase {{detail}} of Spark)"
     said = says.format(detail=detail_for_people(leaf), stream=f"`{leaf.stream}`", amount=whole)
     return said + (f", usually {for_people(usual_ms)}" if usual_ms else "")
 
@@ -174,7 +179,20 @@ def detail_for_people(leaf: Leaf) -> str:
     return f"`{leaf.detail}`"
 
 
-def remedy_of(topology: str, owner: str, detail: str | None, stream: str | None) -> str:
+def deed_of(became: str | None, amount_ms: int | None, records: int | None) -> str | None:
+    """Returns what an owner did, where its remedy depends on it: a key of `Owner.remedies`, or None for its time.
+
+    >>> deed_of("late", None, 3), deed_of(None, -5_000, None), deed_of(None, None, 3), deed_of(None, 5_000, None)
+    ('late', 'ahead', 'not counted', None)
+    """
+    if became is not None:
+        return became
+    if amount_ms is not None:
+        return AHEAD if amount_ms < 0 else None
+    return None if records is None else NOT_COUNTED
+
+
+def remedy_of(topology: str, owner: str, detail: str | None, stream: str | None, deed: str | None = None) -> str:
     """Returns what to do about an *owner*, as a sentence whose commands can be typed as they are.
 
     Args:
@@ -182,6 +200,7 @@ def remedy_of(topology: str, owner: str, detail: str | None, stream: str | None)
         owner: one of `account.owners`.
         detail: which operator, partition or stream it is; None where the owner has no detail.
         stream: whose time it is, TOPOLOGY/STREAM; None where that is not known. The detail of some owners is a stream.
+        deed: what the owner did, as `deed_of` says it.
 
     >>> remedy_of("shop", "driver", "shop/top", None)
     '`tidemark logs shop/top` shows what the driver did'
@@ -193,7 +212,16 @@ def remedy_of(topology: str, owner: str, detail: str | None, stream: str | None)
     # Operators that run in one step have one detail. The step is named after all of them, and belongs to the last.
     operator = named.partition(" shard ")[0].rpartition("+")[2]
     fields = {"{topology}": topology, "{stream}": of_stream, "{operator}": operator}
-    remedy = OWNERS[owner].remedy
+    of_owner = OWNERS[owner]
+    remedy = (
+        of_owner.remedy_of_phase if named in of_owner.phases else of_owner.remedies.get(deed or "", of_owner.remedy)
+    )
     for field, value in fields.items():
         remedy = remedy.replace(field, value)
     return remedy
+
+
+def remedy_of_cause(topology: str, cause: AlertCause) -> str:
+    """Returns what to do about the *cause* of a broken SLA, as `remedy_of` does."""
+    deed = deed_of(None, cause.amount_ms, cause.records)
+    return remedy_of(topology, cause.owner, cause.detail, cause.stream, deed)

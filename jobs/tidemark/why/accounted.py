@@ -11,7 +11,7 @@ from functools import cache
 from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.silence import causes_of_silence
-from tidemark.account.text import NO_HISTORY, each_did, remedy_of
+from tidemark.account.text import NO_HISTORY, deed_of, each_did, remedy_of, remedy_of_cause
 from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
@@ -79,6 +79,7 @@ def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator
         end = ended(scene, leaf.detail) if leaf.owner == ABSENCE else None
         sentences = [what_it_did, *([end.seen] if end else []), *([] if is_usual_known else [NO_HISTORY])]
         name, partition = AlertCause(owner=leaf.owner, detail=leaf.detail).place
+        deed = deed_of(leaf.became, leaf.amount_ms, leaf.records)
         yield WhyFinding(
             cause=cause_named(leaf.owner),
             sub_topology=topology.sub_topology_of(operator).name,
@@ -87,7 +88,7 @@ def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator
             partition=partition,
             since_ms=leaf.since_ms,
             seen="; ".join(sentences),
-            remedy=end.remedy if end else remedy_of(topology.name, leaf.owner, leaf.detail, leaf.stream),
+            remedy=end.remedy if end else remedy_of(topology.name, leaf.owner, leaf.detail, leaf.stream, deed),
             owner=leaf.owner,
             detail=leaf.detail or None,
             amount_ms=leaf.amount_ms,
@@ -123,7 +124,7 @@ def finding_of_sla(topology: Topology, subject: str | None, cause: AlertCause, b
         partition=partition,
         since_ms=cause.since_ms,
         seen=blocked_by,
-        remedy=remedy_of(topology.name, cause.owner, cause.detail, cause.stream),
+        remedy=remedy_of_cause(topology.name, cause),
         owner=cause.owner,
         detail=cause.detail,
         amount_ms=cause.amount_ms,

@@ -13,5 +13,9 @@ BROKER = register(
         proof="the stream's segments",
         remedy="look at the load and the network of the brokers, or of the store that the source reads",
         works_on_records=True,
+        phases={
+            "latestOffset": "asking the sources for their newest records",
+            "getOffset": "asking the sources for their newest records",
+        },
     )
 )

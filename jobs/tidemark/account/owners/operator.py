@@ -20,5 +20,6 @@ OPERATOR = register(
         ),
         moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         works_on_records=True,
+        phases={"addBatch": "reading, calculating and writing"},
     )
 )

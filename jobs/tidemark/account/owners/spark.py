@@ -13,5 +13,10 @@ SPARK = register(
         says="Spark's own work for {stream}, {detail}, took {amount} of a result's age",
         proof="the stream's segments",
         remedy="give the driver more cores, or fewer streams; `tidemark logs {stream}` has Spark's messages",
+        phases={
+            "getBatch": "planning what to read",
+            "queryPlanning": "planning",
+            "rest": "what Spark does between its phases",
+        },
     )
 )

@@ -16,5 +16,6 @@ TARGET = register(
         remedy="look at the store or the brokers behind it: a write waits for them",
         moves=OF_TIME | {Moved.ROWS},
         works_on_records=True,
+        phases={"walCommit": "writing the checkpoint", "commitOffsets": "writing the checkpoint"},
     )
 )

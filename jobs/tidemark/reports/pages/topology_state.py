@@ -15,7 +15,7 @@ import polars as pl
 
 from tidemark.account.explanation import Became
 from tidemark.account.owners.registry import OWNERS
-from tidemark.account.text import remedy_of
+from tidemark.account.text import remedy_of_cause
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
 from tidemark.facts.fact_tables import Stored
@@ -270,7 +270,7 @@ def explained_slas(topology: str, slas: Row) -> list[Row]:
         causes = row["causes"]
         # A check of another version may have named another owner.
         first = AlertCause(**causes[0]) if causes and causes[0]["owner"] in OWNERS else None
-        remedy = remedy_of(topology, first.owner, first.detail, first.stream) if first else None
+        remedy = remedy_of_cause(topology, first) if first else None
         known = {name: row[name] for name in ("sla", "verdict", "message")} | {"explained": row["blocked_by"]}
         told.append({**known, "causes": causes, "remedy": remedy})
     return told

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.account.explanation import Leaf
-from tidemark.account.owners.registry import OWNERS
+from tidemark.account.owners.registry import OWNERS, is_at_operator
 from tidemark.account.text import NO_HISTORY, detail_for_people, did
 from tidemark.facts.path_facts import physical_name
 from tidemark.model.settings.lengths import counted, for_people, percent
@@ -49,7 +49,9 @@ def part_text(part: Mapping[str, Any]) -> str:
     owner = OWNERS.get(leaf.owner)
     place = detail_for_people(leaf) if owner is not None else leaf.detail
     # An operator is one of the topology, and each stream has a journal.
-    is_of_stream = owner is not None and not owner.is_at_operator and leaf.stream not in {None, leaf.detail}
+    is_of_stream = (
+        owner is not None and not is_at_operator(leaf.owner, leaf.detail) and leaf.stream not in {None, leaf.detail}
+    )
     return f"{leaf.owner.replace('_', ' ')}: {place}{f' of `{leaf.stream}`' if is_of_stream else ''}"
 
 

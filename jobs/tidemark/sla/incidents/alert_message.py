@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from tidemark.account.owners.registry import OWNERS
-from tidemark.account.text import remedy_of
+from tidemark.account.text import remedy_of_cause
 from tidemark.model.sla_events import AlertCause
 from tidemark.safe_text import one_line
 from tidemark.selection import present
@@ -173,7 +173,7 @@ def _place(cause: AlertCause) -> str | None:
 
 def _remedy(topology: str, cause: AlertCause) -> str | None:
     # A check of another version may have named another owner.
-    return remedy_of(topology, cause.owner, cause.detail, cause.stream) if cause.owner in OWNERS else None
+    return remedy_of_cause(topology, cause) if cause.owner in OWNERS else None
 
 
 def _line(text: str | None) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from tidemark.account.owners.registry import OWNERS
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.kernels.columns.quantiles import median_of
@@ -51,15 +52,7 @@ QUIET_AFTER_MS = 60_000
 """A query is quiet this long after its last batch, beyond the length of its longest one, ms."""
 NEW_FOR_MS = 3_600_000
 """A checkpoint counts as new for this long, ms."""
-MEANINGS = {
-    "addBatch": "reading, calculating and writing",
-    "latestOffset": "asking the sources for their newest records",
-    "getBatch": "planning what to read",
-    "queryPlanning": "planning",
-    "walCommit": "writing the checkpoint",
-    "commitOffsets": "writing the checkpoint",
-    "rest": "what Spark does between its phases",
-}
+MEANINGS = {phase: meaning for owner in OWNERS.values() for phase, meaning in owner.phases.items()}
 """What Spark does in the phases of a batch."""
 LIMITS = {"topic": "maxOffsetsPerTrigger", "delta": "maxFilesPerTrigger", "files": "maxFilesPerTrigger"}
 """The option that makes batches smaller, by the kind of source."""
