@@ -123,7 +123,9 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
 
     >>> phone = {"records": 36, "became": Became.LATE, "partition": "orders/0", "key": "phone", "largest_ms": 208_200}
     >>> did(Leaf(owner="key", detail="phone", **phone))
-    '36 records of `orders` partition 0, key `phone`, up to 208 s old'
+    '36 records of `orders` partition 0, key `phone`, late, up to 208 s old'
+    >>> did(Leaf(owner="key", detail="phone", **phone | {"records": 1}))
+    '1 record of `orders` partition 0, key `phone`, late, 208 s old'
     >>> refused = {"became": Became.QUARANTINED, "partition": "orders/1", "reason": "wrong_type amount"}
     >>> did(Leaf(owner="producer", detail="orders/1", records=1, **refused))
     '1 record of `orders` partition 1, quarantined: wrong_type amount'
@@ -156,7 +158,9 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
         return f"{records} usually {come} in the time in which nobody looked for any: {whose}"
     parts = [records]
     parts += [f"key `{leaf.key}`"] if leaf.key is not None else []
-    parts += [became] if leaf.largest_ms is None else [f"up to {leaf.largest_ms // 1_000:,} s old"]
+    parts.append(became)
+    if leaf.largest_ms is not None:
+        parts.append(f"{'' if leaf.records == 1 else 'up to '}{leaf.largest_ms // 1_000:,} s old")
     why = leaf.reason if is_of_topic else whose
     return ", ".join(parts) + (f": {why}" if why else "")
 

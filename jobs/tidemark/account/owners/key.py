@@ -12,10 +12,7 @@ KEY = register(
         detail="the key",
         says="records of the key {detail}",
         proof="the three keys with most records beyond the promise",
-        remedy=(
-            "look for what sends so many records of the key, or so old ones; `tidemark trace {topology} --row TABLE "
-            "KEY` shows the records of a row"
-        ),
+        remedy="look for what sends so many records of the key, or so old ones",
         moves=OF_TIME | {Moved.WORK, Moved.REFUSAL},
         has_time=False,
     )
