@@ -887,6 +887,19 @@ def test_that_a_stream_was_drained_is_told_once_though_two_tables_wait_for_it(tm
     ]
 
 
+def test_a_dead_driver_is_told_once_though_streams_behind_it_wait_for_it(tmp_path: Path) -> None:
+    play = ExplainedPlay(
+        tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
+    )
+    play.batch(10, record(5), sub="reads")
+    play.batch(11, sub="sums")
+    for name, at_s in (("reads", 12), ("sums", 79)):
+        tell(Heartbeats(tmp_path / "streams" / "play" / name, topology="play", sub_topology=name), at_s)
+    findings = why_document(tmp_path, play.topology, at_ms=ms(80)).findings
+    dead = [(each.cause, each.sub_topology) for each in findings if "sends no heartbeat" in each.seen]
+    assert dead == [("driver_dead", "reads")]
+
+
 GROUPS = operators(
     by_amount=repartition("newest", id=["id"], key=["amount"], columns=["amount"]),
     sums=aggregate("by_amount", sub_topology="sums", aggregates={"n": "count(*)"}),

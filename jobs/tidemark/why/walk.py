@@ -43,6 +43,7 @@ from tidemark.why.causes.drivers import (
     REGISTRY_SILENT,
     SHORT_OF_MEMORY,
     SLOW_BATCH,
+    UPSTREAM_DEAD,
     drivers,
     file_unreadable,
 )
@@ -86,7 +87,7 @@ OF_DRIVERS = frozenset(
     {
         DRAINED, FINISHED, DRIVER_DEAD, DRIVER_STUCK, DRIVER_UNKNOWN, DRIVER_STARTING, DRIVER_RESTARTED,
         FILE_UNREADABLE, CANNOT_WRITE, REGISTRY_SILENT, BROKER_SILENT, SHORT_OF_MEMORY, SLOW_BATCH, FIRST_BATCH,
-        NEVER_STARTED, MISSING_RIGHT,
+        NEVER_STARTED, MISSING_RIGHT, UPSTREAM_DEAD,
     }
 )  # fmt: skip
 """Causes that lie in a driver, so that every operator of its streams waits."""
@@ -119,10 +120,13 @@ def known(topology: Topology, operator: str | None) -> str | None:
 
 
 def told_once(findings: Iterable[WhyFinding]) -> list[WhyFinding]:
-    """Returns *findings* with one for each state of a driver, which is found again at each of its operators."""
+    """Returns *findings* with one for each state of a driver, which is found again at each operator that waits for it,
+    and at those of streams behind it under another cause: the first one stays.
+    """
     distinct: dict[object, WhyFinding] = {}
     for finding in findings:
-        distinct.setdefault((finding.cause, finding.seen) if finding.cause in OF_DRIVERS else finding, finding)
+        state = (finding.sub_topology, finding.seen)
+        distinct.setdefault(state if finding.cause in OF_DRIVERS else finding, finding)
     return [*distinct.values()]
 
 
