@@ -596,15 +596,35 @@ def test_a_producer_whose_clock_is_an_hour_ahead(tmp_path: Path) -> None:
     )
 
 
-def test_a_producer_whose_clock_is_30_days_ahead(tmp_path: Path) -> None:
+def in_future(days: int, key: str, *, is_text: bool = False) -> Callable[[Play], Row]:
+    """A record with a timestamp that many *days* after second 20, which no JSON number holds if it *is_text*."""
+    at_s = 20 + days * 86_400
+    value = json.dumps({"id": key, "event_time": str(ms(at_s)) if is_text else ms(at_s)}).encode()
+    return lambda play: {**record(at_s, key)(play), "value": value}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seen"),
+    [
+        ([in_future(30, "a")], "1 record of events, of key a, lies up to 30 d ahead of the clock: it is quarantined"),
+        (
+            [in_future(30, "a"), in_future(2, "b")],
+            "2 records of events, of key a, lie up to 30 d ahead of the clock: they are quarantined",
+        ),
+        (
+            [in_future(30, "a", is_text=True)],
+            "1 record of events, of key a, lies further ahead of the clock than `max_ahead`: it is quarantined",
+        ),
+    ],
+    ids=["one", "the first is the furthest", "no number"],
+)
+def test_a_producer_whose_clock_is_days_ahead(tmp_path: Path, ahead: list[Callable[[Play], Row]], seen: str) -> None:
     play = on_wall_time(tmp_path)
     play.batch(10, record(5))
-    at_s = 20 + 30 * 86_400
-    value = b'{"id": "a", "event_time": %d}' % ms(at_s)
-    play.batch(20, lambda play: {**record(at_s)(play), "value": value}, record(15, amount=2))
+    play.batch(20, *ahead, record(15, amount=2))
     finding = first(play, 21)
     assert place(finding) == ("producer_ahead", "events", "events", 0, ms(20))
-    assert finding.seen == "1 record of events, of key a, lies up to 30 d ahead of the clock: it is quarantined"
+    assert finding.seen == seen
 
 
 @pytest.mark.parametrize("ahead_s", [2, 7_200])

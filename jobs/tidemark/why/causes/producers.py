@@ -29,11 +29,11 @@ PRODUCER_AHEAD = Cause(
 class _FutureRecords:
     """The records of a partition that were ahead of the clock: the furthest of them by `by_ms`.
 
-    `key` is the key of the furthest one, where it is known.
+    `by_ms` is None if no timestamp can be read here. `key` is the key of the furthest one, where it is known.
     """
 
     partition: int
-    by_ms: int
+    by_ms: int | None
     n: int
     since_ms: int | None
     key: str | None
@@ -57,10 +57,12 @@ class Producers:
             became = f"{are} quarantined" if ahead.quarantined else f"{move} time no further than the clock"
             of = f"of {source.topic or source.name}{whose}"
             lie = counted(ahead.n, f"record {of} lies", f"records {of} lie")
+            up_to = "further" if ahead.by_ms is None else f"up to {for_people(ahead.by_ms)}"
+            than = " than `max_ahead`" if ahead.by_ms is None else ""
             yield self._scene.finding(
                 PRODUCER_AHEAD,
                 source.name,
-                f"{lie} up to {for_people(ahead.by_ms)} ahead of the clock: {became}",
+                f"{lie} {up_to} ahead of the clock{than}: {became}",
                 "correct the producer's clock, time zone or timestamp_unit; for record time that is no wall time, set "
                 f'max_ahead = "unlimited" for {source.name}{again}{self._moved(source, ahead.partition)}',
                 input=source.name,
@@ -98,22 +100,36 @@ class Producers:
 
     def _quarantined(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
-        newest = facts.reads.newest(source.name, LATELY).select("batch_id", "finished_at").unique("batch_id")
-        future = _in_future(facts.reads.quarantined(source.name, newest["batch_id"]))
-        rows = future.join(newest, on="batch_id", maintain_order="left")
+        newest = facts.reads.newest(source.name, LATELY)["batch_id"].unique()
+        clocks = facts.tables.batches_of(newest).select("batch_id", "decided_at")
+        future = _in_future(facts.reads.quarantined(source.name, newest))
+        rows = future.join(clocks, on="batch_id", how="left", maintain_order="left")
         for (partition,), of_partition in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
-            last = of_partition.row(-1, named=True)
-            at_ms = timestamp_ms(source, last["value"])
-            by_ms = 0 if at_ms is None else round(at_ms) - last["finished_at"]
-            key = last["key"]
-            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+            by_ms, key = _furthest(source, of_partition)
             reads = facts.reads.of_partition(source.name, partition).filter(IS_READ)
             bad = _in_future(facts.reads.quarantined(source.name, reads["batch_id"]))
             with_future = bad.filter(pl.col("partition") == partition)["batch_id"]
             since_ms = began(reads, pl.col("batch_id").is_in(with_future.implode()))
-            yield _FutureRecords(partition, by_ms, of_partition.height, since_ms, text, quarantined=True)
+            yield _FutureRecords(partition, by_ms, of_partition.height, since_ms, key, quarantined=True)
 
 
 def _in_future(quarantined: pl.DataFrame) -> pl.DataFrame:
     return quarantined.filter(pl.col("reason") == "timestamp_in_future")
+
+
+def _furthest(source: Source, quarantined: pl.DataFrame) -> tuple[int | None, str | None]:
+    """Returns how far the furthest record in *quarantined* was ahead of the clock of its batch, ms, and its key.
+
+    Without a timestamp that can be read there is no length, and the key is that of the newest record.
+    """
+    by_ms, record = None, quarantined.row(-1, named=True)
+    for row in quarantined.iter_rows(named=True):
+        at_ms = timestamp_ms(source, row["value"])
+        if at_ms is None or row["decided_at"] is None:
+            continue
+        ahead_ms = round(at_ms) - row["decided_at"]
+        if by_ms is None or ahead_ms > by_ms:
+            by_ms, record = ahead_ms, row
+    key = record["key"]
+    return by_ms, key.decode("utf-8", "replace") if isinstance(key, bytes) else key
