@@ -36,7 +36,7 @@ from tidemark.why.accounted import accounted, finding_of_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.causes.inputs import QUIET_AFTER_MS
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NO_REASONS, NOTHING_WRONG, Trait, WhyFinding
-from tidemark.why.walk import Walk, is_harmless, scene, told_once
+from tidemark.why.walk import OF_DRIVERS, Walk, is_harmless, scene, told_once
 
 TO_START = frozenset({Liveness.STARTING, Liveness.ROTATED})
 """States of a stream whose next driver has read nothing yet."""
@@ -185,11 +185,18 @@ class TopologyState:
     def cause(self) -> Row | None:
         """What explains the verdict, as a finding in JSON; None if nothing needs an explanation.
 
-        That is the cause of the worst SLA that the newest check found broken. If none is broken, it is the owner of
-        most of the time for which results are missing, and otherwise a finding of `why`.
+        A stream that does not run comes first. Then comes the cause of the worst SLA that the newest check found
+        broken, then the owner of most of the time for which results are missing, and last a finding of `why`.
         """
-        found = self._of_broken_sla or self._of_late_results or self._finding
+        found = self._of_stopped_stream or self._of_broken_sla or self._of_late_results or self._finding
         return found.row if found else None
+
+    @property
+    def _of_stopped_stream(self) -> WhyFinding | None:
+        """The finding about the driver of a stream that does not run; None if all run."""
+        stopped = {stream["sub_topology"] for stream in self.streams if stream["state"] not in WORKS}
+        of_drivers = (each for each in self._late if each.cause in OF_DRIVERS)
+        return next((each for each in of_drivers if each.sub_topology in stopped), None)
 
     @property
     def _of_broken_sla(self) -> WhyFinding | None:
