@@ -81,6 +81,8 @@ class Story:
                 cause=first,
                 other_causes=tuple(found[1:]),
                 blocked_by=None if first is None else f"{first.owner} of {first.detail}",
+                message=f"{sla} at minute {minute}",
+                observed_ms=float(minute),
             )
             self.results.append(result)
         return self.follow(at_ms)
@@ -114,6 +116,9 @@ class Story:
             "verdict": Verdict.ERROR,
             "severity": "critical",
             "subject": sla,
+            "unit": "ms",
+            "message": f"{sla} when it was opened",
+            "observed": -1.0,
             "owner": "desk",
         }
         of = {"topology": self.topology.name, "incident": f"{sla}-1", "sla": sla, "run_id": "r"}
@@ -219,6 +224,9 @@ def test_a_fault_that_another_one_hid_is_a_new_alert_after_two_checks(story: Sto
     assert found == [("topic-events-20260101T122000", "opened"), (DRIVER, "resolved")]
     told = [story.alerts[name, "opened"].blocked_by for name, _ in found]
     assert told == ["topic of events", "absence of play/reads"]
+    # What was measured is of the check that found this fault, and not of the one that opened the incident.
+    opened = story.alerts["topic-events-20260101T122000", "opened"]
+    assert (opened.message, opened.observed) == ("board at minute 20", 20)
     assert story.alerts[DRIVER, "resolved"].message == (
         "no SLA is broken for this cause any more; one that is still broken has another cause, and an alert of its own"
     )
@@ -438,7 +446,7 @@ def test_an_incident_that_moved_leaves_the_lists_of_its_alert(story: Story) -> N
     assert story.alerts[DRIVER, "opened"].slas == ("more", "totals")
     story.resolves(15, "totals")
     assert story.check(15, board=QUIET) == [(DRIVER, "resolved"), (f"{DRIVER}@desk", "resolved")]
-    assert story.alerts[DRIVER, "resolved"].message is None  # that of its last SLA
+    assert story.alerts[DRIVER, "resolved"].message == "totals when it was opened"  # that of its last SLA
 
 
 def test_other_owners_get_one_message_about_their_impact(story: Story) -> None:

@@ -16,7 +16,7 @@ from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResu
 from tidemark.model.topology import Topology
 from tidemark.selection import in_order_of, outside, present
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
-from tidemark.semantics.sla import Severity, Verdict
+from tidemark.semantics.sla import Severity, Unit, Verdict
 from tidemark.sla.incidents.changes import PAST, name_since
 from tidemark.sla.incidents.faults import AlertFault, Common, common_of, fault_of
 from tidemark.sla.incidents.impact import results_downstream
@@ -288,14 +288,17 @@ class _Grouping:
     def _worst(self, members: Sequence[IncidentChange], owners: Sequence[str], common: Common) -> dict[str, Any]:
         """Returns the fields of an alert that the worst of *members* decides.
 
-        What blocks it is of the newest check that could explain it by the fault in *common*.
+        What was measured, and what blocks it, is of the newest check with its verdict that could explain it by the
+        fault in *common*.
         """
         worst = _worst_of(members)
         results = self._of_fault(worst.sla, common) if isinstance(common, AlertFault) else []
-        newest = next((each for each in reversed(results) if each.blocked_by), worst)
-        return _described(worst) | {
-            "culprit": newest.culprit,
-            "blocked_by": newest.blocked_by,
+        explained = (each for each in reversed(results) if each.blocked_by and each.verdict == worst.verdict)
+        newest = next(explained, None)
+        measured = {} if newest is None else _measured(newest, worst.unit)
+        return {
+            **_described(worst),
+            **measured,
             "severity": min((each.severity for each in members), key=severity_rank),
             "owner": owners[0] if len(owners) == 1 else self._topology.owner,
         }
@@ -422,6 +425,17 @@ def _began(members: Sequence[IncidentChange]) -> tuple[int | None, int | None]:
 def _described(incident: IncidentChange) -> dict[str, Any]:
     """Returns the fields of an alert that say what is broken, as *incident* has them."""
     return {name: getattr(incident, name) for name in _OF_WORST}
+
+
+def _measured(result: SlaResult, unit: str | None) -> dict[str, Any]:
+    """Returns the fields of an alert that have to be of one check; what it measured has this *unit*."""
+    observed: dict[str | None, float | None] = {
+        Unit.MS: result.observed_ms,
+        Unit.SHARE: result.share,
+        Unit.BURN_RATE: result.burn_rate,
+    }
+    of_check = {name: getattr(result, name) for name in ("message", "culprit", "blocked_by", "budget_left", "run_id")}
+    return {"observed": observed.get(unit, result.records), **of_check}
 
 
 def _is_worse(now: Mapping[str, Any], opened: Alert) -> bool:

@@ -51,7 +51,8 @@ from tidemark.storage.object_path import ObjectPath
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _FOR_ALERTS = (
-    *("topology", "sla", "checked_at", "run_id", "verdict", "excluded_because", "culprit", "blocked_by"),
+    *("topology", "sla", "checked_at", "run_id", "verdict", "excluded_because", "culprit", "blocked_by", "message"),
+    *("observed_ms", "records", "share", "burn_rate", "budget_left"),
     *(name for name in SLA_RESULTS.names if name.startswith("cause") or name == "other_causes"),
 )
 """Columns of `sla_results` that alerts follow from."""
