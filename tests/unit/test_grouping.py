@@ -19,13 +19,14 @@ from tidemark.account.explanation import Answer, CausingOwner, Explanation, Leaf
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult
 from tidemark.model.slas.channel_spec import parse as channels
 from tidemark.model.topology import Topology, parse
-from tidemark.semantics.incidents import Change
+from tidemark.semantics.incidents import CHECKS, Change
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert_message import message_of
 from tidemark.sla.incidents.alert_text import alert_texts
+from tidemark.sla.incidents.changes import GONE
 from tidemark.sla.incidents.due import DueAlert
 from tidemark.sla.incidents.explaining import causes_of
-from tidemark.sla.incidents.grouping import alert_changes, fault_everywhere
+from tidemark.sla.incidents.grouping import ENDED, alert_changes, fault_everywhere
 from tidemark.sla.incidents.impact import results_downstream
 from tidemark.sla.incidents.receiver_calls import alertmanager_alert, pagerduty_event
 
@@ -469,6 +470,24 @@ def test_other_owners_get_one_message_about_their_impact(story: Story) -> None:
     story.resolves(5, "board")
     story.happens(5, "totals", "resolved", verdict=Verdict.PASS, owner="a new owner")
     assert [change for _, change in story.check(5)] == ["resolved"] * 3
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ({"verdict": Verdict.PASS}, "board is met again"),
+        ({"verdict": Verdict.UNKNOWN, "message": GONE}, "board is not defined any more"),
+        ({"verdict": Verdict.UNKNOWN, "message": ENDED}, "board is no longer broken for this cause"),
+        # That checks are made is a promise, too.
+        ({"verdict": Verdict.UNKNOWN, "sla": CHECKS, "slas": (CHECKS,)}, f"{CHECKS} is met again"),
+    ],
+)
+def test_the_end_of_an_alert_says_how_it_ended(story: Story, end: dict[str, Any], said: str) -> None:
+    story.opens(0, "board")
+    story.check(0, board=DEAD)
+    ended = replace(story.alerts[DRIVER, "opened"], change=Change.RESOLVED, **end)
+    subject = alert_texts(message_of(DueAlert(alert=ended), link=""), notified_ms=NOON)["subject"]
+    assert subject == f"[critical] play: absence at play/reads: {said}"
 
 
 def test_an_alert_is_named_after_its_cause(story: Story) -> None:

@@ -11,10 +11,11 @@ from urllib.parse import quote
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import by_number, for_people, percent
 from tidemark.safe_text import one_line
-from tidemark.semantics.incidents import Change
+from tidemark.semantics.incidents import CHECKS, Change
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert_message import AlertMessage
+from tidemark.sla.incidents.grouping import ENDED
 
 LOOK_HERE, OPERATOR_PAGE = "Look here", "Operator"
 LATE_AFTER_MS = 900_000
@@ -83,9 +84,10 @@ def _event_text(alert: AlertMessage) -> str:
         case Change.ACKNOWLEDGED:
             return f"{are} acknowledged by {alert.decided_by}"
         case Change.RESOLVED:
-            if alert.verdict == Verdict.PASS:
+            if alert.verdict == Verdict.PASS or alert.sla == CHECKS:
                 return f"{are} met again"
-            return f"{are} no longer broken for this cause"
+            # The file has lost the other SLAs whose end has no verdict.
+            return f"{are} no longer broken for this cause" if alert.message == ENDED else f"{are} not defined any more"
 
 
 def _details(alert: AlertMessage, notified_ms: int) -> list[tuple[str, str]]:
