@@ -1362,6 +1362,9 @@ def test_results_that_wait_for_an_interval(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == ("held_until_interval", "newest", None, None, ms(10))
     assert finding.seen == "1 update waits for 2014-05-13T12:01:00.000Z, the end of an interval of 1 min"
+    # No batch has come since, though the interval has ended.
+    due = first(play, 60)
+    assert due.seen == "1 update was due at 2014-05-13T12:01:00.000Z, the end of an interval of 1 min"
     play.batch(61)
     assert first(play, 62).cause == "nothing_wrong"
 
@@ -1373,6 +1376,17 @@ def test_all_records_were_dropped_by_a_condition(tmp_path: Path) -> None:
     play = ExplainedPlay(tmp_path, toml)
     play.batch(10, record(5), record(6))
     assert place(first(play, 11)) == ("all_filtered", "large", None, None, ms(10))
+
+
+def test_all_is_said_only_where_all_updates_have_one_outcome(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    # Two updates are the same as before, and the third has no key.
+    play.batch(20, record(6), record(7), record(8, None))
+    assert [(each.cause, each.seen) for each in play.why(21)] == [
+        ("not_sent_on", "2 of 3 updates since its newest result were suppressed"),
+        ("poison_at_head", "1 of 3 updates since its newest result was quarantined (1 null_key in id)"),
+    ]
 
 
 def deleted(at_s: float) -> Callable[[Play], Row]:

@@ -83,6 +83,12 @@ ALL_SUPPRESSED = Cause(
     "all updates since the newest result were unchanged",
 )
 
+NOT_SENT_ON = Cause(
+    "not_sent_on",
+    Trait.USUAL | Trait.SILENCE,
+    "a part of the updates since the newest result was unchanged, or was dropped as by `all_filtered`",
+)
+
 OF_DRIVERS = frozenset(
     {
         DRAINED, FINISHED, DRIVER_DEAD, DRIVER_STUCK, DRIVER_UNKNOWN, DRIVER_STARTING, DRIVER_RESTARTED,
@@ -247,7 +253,8 @@ class Walk:
         Updates that it still holds are not among them (`_reasons_to_hold`).
         """
         rows = self._scene.of(operator.name).outcomes.since_last_result(operator.name)
-        whole = f"of {counted(int(rows['records_in'].sum()), 'update')} since its newest result"
+        n_all = int(rows["records_in"].sum())
+        whole = f"of {counted(n_all, 'update')} since its newest result"
         counts = Counter({word: int(rows[word].sum()) for word in _CAUSE_OF_OUTCOME})
         findings = []
         for word, n in counts.most_common():
@@ -256,7 +263,8 @@ class Walk:
                 reasons = self._quarantine_reasons(operator, batches) if word == "quarantined" else ""
                 observation = f"{n:,} {whole} {by_number(n, 'was', 'were')} {word}{reasons}"
                 remedy = self._remedy_for(word, operator)
-                since_ms, cause = first(rows, word), _CAUSE_OF_OUTCOME[word]
+                cause = _CAUSE_OF_OUTCOME[word] if n >= n_all or word == "quarantined" else NOT_SENT_ON
+                since_ms = first(rows, word)
                 findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
         if counts["filtered"] and operator.joined_table:
             table_findings = self._walk(operator.joined_table)
@@ -285,14 +293,14 @@ class Walk:
         if emission is not None and emission.interval_ms is not None:
             # Intervals of `periodic` begin at multiples of their length since the epoch.
             due_ms = (newest["decided_at"].item() // emission.interval_ms + 1) * emission.interval_ms
-            yield self._scene.finding(
-                HELD_UNTIL_INTERVAL,
-                operator.name,
-                f"{counted(int(held), 'update waits', 'updates wait')} for {iso(due_ms)}, the end of an interval of "
-                f"{for_people(emission.interval_ms)}",
-                "wait, or choose a shorter interval",
-                since_ms=since_ms,
-            )
+            interval = f"{iso(due_ms)}, the end of an interval of {for_people(emission.interval_ms)}"
+            if due_ms > self._scene.at_ms:
+                observation = f"{counted(int(held), 'update waits', 'updates wait')} for {interval}"
+                remedy = "wait, or choose a shorter interval"
+            else:
+                observation = f"{counted(int(held), 'update was', 'updates were')} due at {interval}"
+                remedy = "they come with the next batch of the stream, if it runs"
+            yield self._scene.finding(HELD_UNTIL_INTERVAL, operator.name, observation, remedy, since_ms=since_ms)
         elif operator.windows:
             yield from self._windows.waiting(operator, operator.windows, since_ms)
 
