@@ -25,6 +25,9 @@ def told(explanation: Explanation) -> str:
     >>> unread = Leaf(owner="topic", detail="orders", records=36, is_estimate=True, became=Became.NOT_PRODUCED)
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(unread,), explained=1.0, broken=36))
     'about 36 records of `orders` that usually come were not produced; this explains 100 % of 36 records'
+    >>> slow = Leaf(owner="operator", detail="top", amount_ms=479), Leaf(owner="target", detail="commit", amount_ms=500)
+    >>> told(Explanation(answer=Answer.EXPLAINED, leaves=slow, explained=0.0, broken=41)).rpartition("; ")[2]
+    'none of these alone explains any of 41 late results'
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(Leaf(owner="operator", detail="top"),), broken=3))
     'rows of `top` are not as they are declared'
     >>> worked = Leaf(owner="operator", detail="top", amount_ms=479)
@@ -34,6 +37,8 @@ def told(explanation: Explanation) -> str:
     match explanation.answer:
         case Answer.EXPLAINED:
             whole = f"this explains {percent(explanation.explained)} of {_judged(explanation)}"
+            if not explanation.explained:
+                whole = f"none of these alone explains any of {_judged(explanation)}"
             known = [] if explanation.has_history else [NO_HISTORY]
             # Nobody counts which owner has how many of the rows that break a contract.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
