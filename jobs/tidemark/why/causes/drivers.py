@@ -206,7 +206,8 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         if beat.is_short_of_memory:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
         cause = ENDS.get(liveness, DRIVER_DEAD)
-        return scene.finding(cause, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
+        observation = f"the driver of {sub} {state}"
+        return scene.finding(cause, name, observation, remedy, since_ms=facts.driver.last_sign_ms)
     return _explain_running(scene, name, beat)
 
 
