@@ -63,7 +63,7 @@ ENDS_WITH_1 = {
     "doctor flights": "checkpoint_gone",  # it was played without Spark
     "doctor flights status": "checkpoint_gone",
     "suggest slas flights": "a proposal needs at least 20",
-    "trace flights --row flight_board UA753-2013-06-27-EWR": "not verified: 1 of these records cannot be read again",
+    "trace flights --row flight_board UA753-2013-06-27-EWR": "not verified: this record cannot be read again",
     """trace flights --row carrier_state '{"carrier":"UA","origin":"EWR"}'""": "not verified: ",
 }
 """What a command says that finds something wrong, as it should here."""

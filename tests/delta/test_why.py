@@ -947,17 +947,6 @@ def test_a_driver_that_no_longer_runs(
     assert finding.remedy.endswith(START.format(sub=play.control.name))
 
 
-def test_a_batch_is_a_sign_of_life_too(tmp_path: Path) -> None:
-    play = newest(tmp_path)
-    play.batch(10, record(5))
-    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
-    tell(history, 20, StreamState.RUNNING)
-    # Its heartbeats from then on are not stored yet.
-    play.batch(70, record(65))
-    assert "driver_dead" not in {finding.cause for finding in play.why(81)}
-    assert place(first(play, 131)) == ("driver_dead", "board", None, None, ms(70))
-
-
 def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))

@@ -158,8 +158,8 @@ class HeartbeatFacts:
     def evidence(self) -> DriverEvidence:
         """The signs of life of the newest driver, from the control folder and from the table."""
         live, row = self._live, self._newest_row
-        of_row = None if row is None else self._with_batches(_sign(row))
-        control = None if live is None else self._with_batches(sign_of(live))
+        of_row = None if row is None else _sign(row)
+        control = None if live is None else sign_of(live)
         # A heartbeat without a step leaves open whether a batch runs. A row tells so if it is of the same driver.
         if control is not None and live is not None and not live.doing and of_row and of_row.epoch == live.epoch:
             control = replace(control, working_since_ms=of_row.working_since_ms)
@@ -177,19 +177,6 @@ class HeartbeatFacts:
         with suppress(PermissionError):
             return completed(found, Control(self._control), self._tables.at_ms)
         return found
-
-    def _with_batches(self, sign: Sign) -> Sign:
-        """Returns the *sign* of a driver as of its newest batch, if that is later than its heartbeat."""
-        finished = self._tables.batches.filter(pl.col("epoch") == sign.epoch)["finished_at"].max()
-        if sign.reported not in WORKS or not isinstance(finished, int):
-            return sign
-        return replace(sign, at_ms=max(sign.at_ms, finished))
-
-    @property
-    def last_sign_ms(self) -> int | None:
-        """When the newest driver gave its last sign of life, a heartbeat or a batch, epoch ms; None without one."""
-        newest = self.evidence.newest
-        return None if newest is None else newest.at_ms
 
     @cached_property
     def _finished_ms(self) -> int | None:
@@ -244,7 +231,7 @@ class HeartbeatFacts:
         load: dict[str, Any] = dict(_load(row)) if row is not None and is_of_newest else {}
         if newest.kind is EvidenceKind.ROWS or live is None:
             assert row is not None
-            return Beat(StreamState(row["state"]), row["beat_at"], row["batch_started_at"], row["reason"], **load)
+            return Beat(StreamState(row["state"]), newest.at_ms, row["batch_started_at"], row["reason"], **load)
         began_ms = row["batch_started_at"] if row is not None and is_of_newest else None
         if live.doing:
             began_ms = live.since_ms if live.is_in_batch else None

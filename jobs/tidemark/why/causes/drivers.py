@@ -206,8 +206,7 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         if beat.is_short_of_memory:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
         cause = ENDS.get(liveness, DRIVER_DEAD)
-        observation = f"the driver of {sub} {state}"
-        return scene.finding(cause, name, observation, remedy, since_ms=facts.driver.last_sign_ms)
+        return scene.finding(cause, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
     return _explain_running(scene, name, beat)
 
 
