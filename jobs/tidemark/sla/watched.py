@@ -17,6 +17,7 @@ from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from tidemark.errors import InvalidArgument
+from tidemark.model.measures.commit_latency import COMMIT_LATENCY
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.slas.sla_spec import SlaSpec
@@ -85,9 +86,9 @@ def read_watched(topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int) ->
         asked = TimeColumnRequest(each.columns, ZoneInfo(each.timezone))
         since_ms = at_ms - max(longest_ms, DAY_MS)
         read = {table.path: table for table in watched([*paths.values()], asked, since_ms, _kept())}
-        if each.is_exact:
-            of_set = [spec for spec in specs if spec.subject in paths]
-            rows_since_ms = at_ms - max((_looks_back_ms(spec) for spec in of_set), default=0)
+        of_rows = [spec for spec in specs if spec.subject in paths and _reads_rows(spec)]
+        if each.is_exact and of_rows:
+            rows_since_ms = at_ms - max(map(_looks_back_ms, of_rows))
             read = {path: _with_rows(table, asked.zone, since_ms=rows_since_ms) for path, table in read.items()}
         found |= {subject: read[path] for subject, path in paths.items()}
     return {subject: _since(subject, table, at_ms=at_ms) for subject, table in found.items()}
@@ -110,13 +111,17 @@ def _looks_back_ms(spec: SlaSpec) -> int:
     return max(spec.over_ms, spec.compliance.window_ms if spec.compliance else 0)
 
 
+def _reads_rows(spec: SlaSpec) -> bool:
+    return spec.measure.is_of_rows or spec.measure is COMMIT_LATENCY
+
+
 def _with_rows(table: ReadTable, zone: ZoneInfo, *, since_ms: int) -> ReadTable:
     return table if isinstance(table, Unreadable) else _rows().with_rows(table, since_ms=since_ms, zone=zone)
 
 
 @cache
 def _rows() -> RowReader:
-    """Returns what this process has counted of rows."""
+    """Returns the reader of rows that all checks of this process share, so that no file is read twice."""
     return RowReader()
 
 
@@ -216,10 +221,12 @@ def _status(spec: SlaSpec, table: ReadTable, *, at_ms: int, until_ms: int | None
         return measure(seen_table, replace(time, over_ms=length_ms, since_ms=since_ms))
 
     match spec.limits:
+        case BurnRate() | Sla() if spec.measure.is_of_rows and measured.rows is None:
+            status = Status(spec, Verdict.UNKNOWN)
         case BurnRate():
             status = _burn_rate(spec, spec.limits, over, at_ms=at_ms)
         case Sla() if spec.measure.quantile is not None:
-            status = _quantile(spec, spec.limits, spec.measure.quantile, measured)
+            status = _quantile(spec, spec.limits, spec.measure.quantile, measured.rows or ())
         case _:
             status = _judged(spec, seen_table, measured, at_ms=at_ms, since_ms=since_ms)
     why = _last_commit(table, at_ms=at_ms) if status.verdict in BROKEN else None
@@ -307,11 +314,9 @@ def _number(
     return Status(spec, verdict, records=low, value_text=text)
 
 
-def _quantile(spec: SlaSpec, sla: Sla, q: float, measured: Measurement) -> Status:
-    """Judges a quantile of the latencies of rows."""
-    if measured.rows is None:
-        return Status(spec, Verdict.UNKNOWN)
-    length_ms, n = quantile(measured.rows, q), sum(n for _, n in measured.rows)
+def _quantile(spec: SlaSpec, sla: Sla, q: float, rows: Sequence[tuple[int, int]]) -> Status:
+    """Judges a quantile of the latencies of *rows*, which are counted by bucket."""
+    length_ms, n = quantile(rows, q), sum(n for _, n in rows)
     return Status(spec, judge_quantile(length_ms, sla, n=n), length_ms, records=n)
 
 
@@ -323,8 +328,6 @@ def _burn_rate(spec: SlaSpec, limits: BurnRate, over: Callable[[int], Measuremen
         slow = sum(n for bucket, n in rows if value_of(bucket) > limits.objective.threshold_ms)
         return sum(n for _, n in rows), slow
 
-    if over(spec.over_ms).rows is None:
-        return Status(spec, Verdict.UNKNOWN)
     return burning(spec, limits, slow_rows, counted_ms=spec.counted_ms(at_ms))
 
 

@@ -182,15 +182,16 @@ def _greatest_latency(commit: PastCommit) -> Span | None:
 
 def row_latencies(table: SeenTable, counted: Counted) -> Measurement:
     """Counts the latencies of the rows that appends brought, by bucket."""
-    commits = [commit for commit in table.commits if commit.at_ms >= counted.start_ms]
-    appends = [commit for commit in commits if commit.change is Change.APPENDED]
-    unread = next((commit for commit in appends if commit.by_row is None), None)
     if table.since_ms is not None and table.since_ms > counted.start_ms:
         return Measurement(value=UNKNOWN, note=_cut(is_cut=True))
-    if unread is not None:
-        note = f"the event times of the rows of version {unread.version} cannot be read"
-        return Measurement(value=UNKNOWN, note=note)
-    rows = [count for commit in appends if commit.by_row is not None for count in commit.by_row.counts]
+    rows: list[tuple[int, int]] = []
+    for commit in table.commits:
+        if commit.change is not Change.APPENDED or commit.at_ms < counted.start_ms:
+            continue
+        if commit.by_row is None:
+            note = f"the event times of the rows of version {commit.version} cannot be read"
+            return Measurement(value=UNKNOWN, note=note)
+        rows += commit.by_row.counts
     return Measurement(value=UNKNOWN, rows=rows)
 
 

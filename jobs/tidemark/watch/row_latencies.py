@@ -25,7 +25,7 @@ from tidemark.watch.statistics import DAYS, TEXTS, ZONED, instant
 
 ROWS_AT_ONCE = 1_000_000
 """So many rows of a file are held at once, of one column."""
-_Commits = dict[tuple[int, int], RowLatencies]
+_CountsByCommit = dict[tuple[int, int], RowLatencies]
 """What was read of a table, by version and stamp of its commits."""
 
 
@@ -33,12 +33,12 @@ class RowReader:
     """Reads the rows of appends, and keeps what it has counted."""
 
     def __init__(self) -> None:
-        self._counted: dict[tuple[Path, str, str], _Commits] = {}
+        self._counted: dict[tuple[Path, str, str], _CountsByCommit] = {}
 
     def with_rows(self, history: History, *, since_ms: int, zone: ZoneInfo) -> History:
         """Returns *history* whose appends since *since_ms* have the latencies of their rows.
 
-        One of which a file cannot be read has none. What cannot be read now is tried again by the next call.
+        A commit has none if one of its files cannot be read; the next call tries again.
 
         Args:
             history: of a table.
@@ -49,16 +49,18 @@ class RowReader:
         if column is None or column.is_partition or column.kind in DAYS:
             return history
         table = (history.path, history.table_id, column.physical)
-        before, counted = self._counted.get(table, {}), _Commits()
+        known = {(commit.version, commit.at_ms) for commit in history.commits}
+        # An earlier call may have looked further back, and the next one may again.
+        counted = {key: rows for key, rows in self._counted.get(table, {}).items() if key in known}
+        commits = []
         for commit in history.commits:
-            if commit.change is not Change.APPENDED or commit.at_ms < since_ms:
-                continue
-            key = commit.version, commit.at_ms
-            rows = before.get(key) or _rows_of(history.path, commit, column, zone)
+            key, rows = (commit.version, commit.at_ms), None
+            if commit.change is Change.APPENDED and commit.at_ms >= since_ms:
+                rows = counted.get(key) or _rows_of(history.path, commit, column, zone)
             if rows is not None:
                 counted[key] = rows
+            commits.append(replace(commit, by_row=rows))
         self._counted[table] = counted
-        commits = (replace(each, by_row=counted.get((each.version, each.at_ms))) for each in history.commits)
         return replace(history, commits=tuple(commits))
 
 
@@ -91,7 +93,7 @@ def _added_files(path: Path, version: int) -> Iterator[Path]:
     """Yields the data files that a commit added.
 
     Raises:
-        DamagedLog: the commit is damaged, or names a file elsewhere.
+        DamagedLog: the commit is damaged, or adds a file that is not in the folder of the table.
     """
     file = path / LOG / name_of_commit(version)
     for action in actions_of_commit(file):
