@@ -350,24 +350,38 @@ def _measured(limits: Thresholds, result: SlaResult) -> tuple[float | None, floa
 
     The limit of a kept SLA is the one for an error, or else for a warning.
     """
-    observed: float | None
+    warn: float | None
+    error: float | None
     match limits:
         case Sla():
-            unit, observed, warn, error = Unit.MS, result.observed_ms, limits.warn_after_ms, limits.error_after_ms
+            unit, warn, error = Unit.MS, limits.warn_after_ms, limits.error_after_ms
         case RecordMinimums():
-            unit, observed, warn, error = Unit.RECORDS, result.records, limits.warn_below, limits.error_below
+            unit, warn, error = Unit.RECORDS, limits.warn_below, limits.error_below
         case ChangeMaximums():
-            unit, observed, warn, error = Unit.CHANGES, result.records, limits.warn_above, limits.error_above
+            unit, warn, error = Unit.CHANGES, limits.warn_above, limits.error_above
         case ShareMaximums():
-            unit, observed, warn, error = Unit.SHARE, result.share, limits.warn_above, limits.error_above
+            unit, warn, error = Unit.SHARE, limits.warn_above, limits.error_above
         case BurnRate():
-            unit, observed, warn, error = Unit.BURN_RATE, result.burn_rate, limits.warn_at, limits.error_at
+            unit, warn, error = Unit.BURN_RATE, limits.warn_at, limits.error_at
         case Deadline():
-            unit, observed, warn, error = Unit.MS, result.observed_ms, None, limits.after_ms
+            unit, warn, error = Unit.MS, None, limits.after_ms
         case ContractRule():
-            unit, observed, warn, error = Unit.ROWS, result.records, None, 0
+            unit, warn, error = Unit.ROWS, None, 0
     is_warning = result.verdict is Verdict.WARN or error is None
-    return observed, warn if is_warning else error, unit
+    return observed_in(unit, result), warn if is_warning else error, unit
+
+
+def observed_in(unit: Unit, result: SlaResult) -> float | None:
+    """Returns what *result* measured, in its *unit*."""
+    match unit:
+        case Unit.MS:
+            return result.observed_ms
+        case Unit.SHARE:
+            return result.share
+        case Unit.BURN_RATE:
+            return result.burn_rate
+        case Unit.RECORDS | Unit.CHANGES | Unit.ROWS:
+            return result.records
 
 
 def name_since(word: str, opened_ms: int) -> str:

@@ -17,7 +17,7 @@ from tidemark.model.topology import Topology
 from tidemark.selection import in_order_of, outside, present
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
 from tidemark.semantics.sla import Severity, Unit, Verdict
-from tidemark.sla.incidents.changes import PAST, name_since
+from tidemark.sla.incidents.changes import PAST, name_since, observed_in
 from tidemark.sla.incidents.faults import AlertFault, Common, common_of, fault_of
 from tidemark.sla.incidents.impact import results_downstream
 
@@ -295,7 +295,7 @@ class _Grouping:
         results = self._of_fault(worst.sla, common) if isinstance(common, AlertFault) else []
         explained = (each for each in reversed(results) if each.blocked_by and each.verdict == worst.verdict)
         newest = next(explained, None)
-        measured = {} if newest is None else _measured(newest, worst.unit)
+        measured = {} if newest is None or worst.unit is None else _measured(newest, Unit(worst.unit))
         return {
             **_described(worst),
             **measured,
@@ -427,15 +427,10 @@ def _described(incident: IncidentChange) -> dict[str, Any]:
     return {name: getattr(incident, name) for name in _OF_WORST}
 
 
-def _measured(result: SlaResult, unit: str | None) -> dict[str, Any]:
+def _measured(result: SlaResult, unit: Unit) -> dict[str, Any]:
     """Returns the fields of an alert that have to be of one check; what it measured has this *unit*."""
-    observed: dict[str | None, float | None] = {
-        Unit.MS: result.observed_ms,
-        Unit.SHARE: result.share,
-        Unit.BURN_RATE: result.burn_rate,
-    }
     of_check = {name: getattr(result, name) for name in ("message", "culprit", "blocked_by", "budget_left", "run_id")}
-    return {"observed": observed.get(unit, result.records), **of_check}
+    return {"observed": observed_in(unit, result), **of_check}
 
 
 def _is_worse(now: Mapping[str, Any], opened: Alert) -> bool:
