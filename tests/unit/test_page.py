@@ -292,7 +292,7 @@ def test_a_start_page_without_a_fault_says_so():
     later = start_page([lines[0], lines[1] | {"at": utc(1_000)}], folder="topologies")
     assert "No topology needed attention at the instants below." in read(later)
     assert "<title>Tidemark</title>" in page
-    # What is being read may need attention.
+    # A topology whose state is still being read may turn out to need attention.
     some = read(start_page([*lines, {"topology": "c"}], folder="topologies"))
     assert "None of those that were read needed attention at 1970-01-01 00:00:00 UTC. 1 of 3 is being read." in some
 

@@ -36,9 +36,12 @@ def told(explanation: Explanation) -> str:
     """
     match explanation.answer:
         case Answer.EXPLAINED:
-            whole = f"this explains {percent(explanation.explained)} of {_judged(explanation)}"
-            if not explanation.explained:
-                whole = f"none of these alone explains any of {_judged(explanation)}"
+            explains = (
+                f"this explains {percent(explanation.explained)}"
+                if explanation.explained
+                else "none of these alone explains any"
+            )
+            whole = f"{explains} of {_judged(explanation)}"
             known = [] if explanation.has_history else [NO_HISTORY]
             # Nobody counts which owner has how many of the rows that break a contract.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
@@ -231,6 +234,6 @@ def remedy_of(topology: str, owner: str, detail: str | None, stream: str | None,
 
 
 def remedy_of_cause(topology: str, cause: AlertCause) -> str:
-    """Returns what to do about the *cause* of a broken SLA, as `remedy_of` does."""
+    """Returns the remedy for the *cause* of a broken SLA."""
     deed = deed_of(None, cause.amount_ms, cause.records)
     return remedy_of(topology, cause.owner, cause.detail, cause.stream, deed)

@@ -94,10 +94,11 @@ def _levels(topology: Topology, spec: SlaSpec) -> Iterator[tuple[int, Severity, 
     Without a limit Prometheus compares the level itself.
     """
     limits = spec.limits
-    # Prometheus does not know what excuses a subject, when rows are merged, or how many records a percentile has.
+    # Prometheus does not know what excuses a subject, when rows are merged, how many records a percentile has, or how
+    # late the rows of a watched table were.
     has_times = spec.calendar or spec.maintenance_windows or spec.exempt
-    is_direct = (spec.measure is WATERMARK_LAG or _percentile(spec) is not None) and spec.place is ResultPlace.VIEW
-    is_direct = is_direct and not topology.is_watch  # no metric has the latencies of rows of watched tables
+    is_of_view = spec.place is ResultPlace.VIEW and not topology.is_watch
+    is_direct = is_of_view and (spec.measure is WATERMARK_LAG or _percentile(spec) is not None)
     if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times or limits.min_records > 1:
         warns, errs = _verdicts(spec)
         if warns:

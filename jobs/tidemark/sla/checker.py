@@ -94,7 +94,7 @@ class Checker:
         return min(self._again_ms.values(), default=None)
 
     def look_again(self, *, every_s: float) -> None:
-        """Looks at the topologies for which it is time, between two rounds."""
+        """Looks at the topologies that cannot wait for the next round, and whose instant has come."""
         now_ms = wall_clock_ms()
         for name in [name for name, at_ms in self._again_ms.items() if at_ms <= now_ms]:
             self._look(name, is_turn=False, every_s=every_s)
@@ -113,9 +113,9 @@ class Checker:
                 log.exception("%s: its files cannot be used", name)
                 failed.append(name)
         # Regular checks take turns, so that no round has many of them.
-        in_turn = sorted(self._watches.items(), key=lambda each: each[1].checked_ms)
+        in_turn = sorted(self._watches, key=lambda name: self._watches[name].checked_ms)
         turns = ceil(len(in_turn) * every_s * 1_000 / _least_ms(self._watches.values()))
-        for number, (name, _) in enumerate(in_turn):
+        for number, name in enumerate(in_turn):
             if not self._look(name, is_turn=number < turns, every_s=every_s):
                 failed.append(name)
         return failed

@@ -2,9 +2,9 @@
 
 How it works: a *look* judges all SLAs by facts that are kept from look to look. They are measured again when a driver
 or a report has written something, or a driver has stopped; without news a look only compares instants with the clock.
-So a look knows when the limit of an age will break, and the next look is then. What is counted over an interval changes
-without news, too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS. Critical paths, by
-which an operator's own work is judged, are found for the newest windows, and stored only by checks.
+So a look also finds when an age will reach its limit, and the next look is at that instant. What is counted over an
+interval changes without news, too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS.
+Critical paths, by which an operator's own work is judged, are found for the newest windows, and stored only by checks.
 
 Rows that break a contract are counted by checks, and by looks every CONTRACTS_ANEW_MS if an SLA promises that there
 are none: to count costs as much as to measure everything else. Suites of great-expectations confirm what was found.
@@ -254,10 +254,10 @@ class SlaWatch:
         return replace(found, again_ms=self._changes_ms(found.at_ms, ahead_ms))
 
     def _changes_ms(self, at_ms: int, ahead_ms: int) -> int | None:
-        """Returns when a verdict changes, or an incident is due, if nothing is written until then.
+        """Returns when the clock alone changes a verdict or makes an incident due; None if it does not do so soon.
 
-        None if that is not within *ahead_ms* after *at_ms*. Such instants are the limit of an age, a deadline, and the
-        ends of maintenance windows.
+        For example an age reaches its limit, a deadline passes, or a maintenance window ends. "Soon" is the time of
+        *ahead_ms* that follows *at_ms*.
         """
         last = self._last
         if last is None or not self._measured:

@@ -284,13 +284,11 @@ class _RecordWalk:
         if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
             released = self._first_named(evidence, pl.col("batch_id") > held["batch_id"], after=name)
-            reached = evidence.progress[name].partitions[partition]
-            if released is None and offset >= reached.done_until_offset:
+            if released is None and offset >= evidence.progress[name].partitions[partition].done_until_offset:
                 reason = "other partitions are behind (max_drift)"
-            elif released is None:
-                reason = "other partitions were behind (max_drift); it was sent on, and no fact downstream names it"
             else:
-                reason = "other partitions were behind (max_drift)"
+                unnamed = "; it was sent on, and no fact downstream names it" if released is None else ""
+                reason = f"other partitions were behind (max_drift){unnamed}"
             self._add_result(evidence, source, held["batch_id"], RecordOutcome.HELD, reason)
             if released is None:
                 return []
@@ -651,11 +649,10 @@ class _Judged:
         counts = self._run.counts if self._run else {}
         words = ("filtered", "late", "quarantined", "superseded", "suppressed")
         outcome = next((RecordOutcome(word) for word in words if counts.get(word)), RecordOutcome.UNKNOWN)
-        reasons = {
-            RecordOutcome.FILTERED: _condition(self._operator),
-            RecordOutcome.UNKNOWN: _without_fact(self._evidence, self._arrival.batch_id, self._operator),
-        }
-        self._add(outcome, reasons.get(outcome, ""))
+        reason = _condition(self._operator) if outcome is RecordOutcome.FILTERED else ""
+        if outcome is RecordOutcome.UNKNOWN:
+            reason = _without_fact(self._evidence, self._arrival.batch_id, self._operator)
+        self._add(outcome, reason)
         return []
 
     def _of_key(self, key: str) -> list[OperatorInput]:
@@ -778,7 +775,7 @@ def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.D
 
 
 def _of_unknown_batch(evidence: StreamEvidence, source: str, partition: int, offset: int) -> tuple[RecordOutcome, str]:
-    """Returns outcome and reason of an offset that the stream has passed, where no known batch read it."""
+    """Returns what became of the record at *offset*, and why, if the stream is past it and no known batch read it."""
     of_partition = (pl.col("source") == source, pl.col("partition") == partition)
     first = evidence.reads.filter(*of_partition)["from_offset"].min()
     assert first is None or isinstance(first, int)
